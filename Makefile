@@ -1,0 +1,38 @@
+# Everything a newcomer needs: `make demo`, `make test`. Each sets itself up in .venv and is quick when run again.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test test-fast lint clean
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## Make .venv with the pinned versions and the package itself.
+
+# PyTorch comes first, from the constraints, so that nothing pulls another build of it;
+# the package is built without isolation, so that its extension is compiled against that PyTorch.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel torch numpy
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## Pre-train a small RoFormer on real text and show it at work (writes runs/demo).
+	$(BIN)/rotary pretrain --output runs/demo --overwrite
+
+lint: $(READY)  ## Format, lint, types, import contract.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## Everything that CI checks.
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"
+
+test-fast: lint  ## The same without the slow tests.
+	$(BIN)/python -m pytest -m "not slow"
+
+clean:  ## Remove the environment and what the tools left.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/*.egg-info
