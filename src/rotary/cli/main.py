@@ -1,0 +1,85 @@
+"""The command ``rotary``: finds the sub-command, loads only its module, turns errors into one line.
+
+A sub-command is a module with ``main(arguments) -> int``, listed in ``COMMANDS``. What it raises on
+purpose (a ``RotaryError``) becomes one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rotary import __version__
+from rotary.errors import MissingDependencyError, RotaryError, nearest
+
+
+class Command(NamedTuple):
+    """One sub-command: the module that does it, the extra it needs, and a line for the help."""
+
+    module: str
+    extra: str | None
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``rotary`` with these arguments (the process's own by default); return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(f"rotary {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    try:
+        return _load(name)(rest)
+    except RotaryError as error:
+        print(f"rotary {name}: error: {error}" if name in COMMANDS else str(error), file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `rotary ... | head` is not an error.
+        sys.stderr.close()
+        return 0
+
+
+def _load(name: str) -> Callable[[list[str]], int]:
+    if name not in COMMANDS:
+        raise RotaryError(
+            f"rotary: error: there is no command {name!r}.{nearest(name, COMMANDS)} "
+            "`rotary --help` lists them."
+        )
+    command = COMMANDS[name]
+    try:
+        module = importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "rotary" or command.extra is None:
+            raise
+        raise MissingDependencyError(
+            f"this command needs the package {error.name!r}, which is not installed. Install it "
+            f"with: pip install 'rotary[{command.extra}]'"
+        ) from error
+    run: Callable[[list[str]], int] = module.main
+    return run
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS), default=0)
+    lines = [
+        "usage: rotary COMMAND [ARGUMENTS ...]",
+        "",
+        "Rotary position embedding (RoPE), from the operator to trained RoFormer models.",
+        "",
+        "commands:",
+    ]
+    for name, command in COMMANDS.items():
+        extra = f"  (needs rotary[{command.extra}])" if command.extra else ""
+        lines.append(f"  {name:<{width}}  {command.summary}{extra}")
+    lines += [
+        "",
+        "`rotary COMMAND --help` explains a command; `rotary --version` gives the version.",
+    ]
+    return "\n".join(lines)
