@@ -1,0 +1,1 @@
+"""Attention that knows where its tokens are: functions first."""
