@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from rotary._shapes import Bool, Float
+from rotary._shapes import Float
 from rotary.errors import ConfigError, one_of
 
 _LARGEST_EXPONENT = 60.0  # exp(60) times 1e5 keys times a large value is still finite in float32.
@@ -23,20 +23,23 @@ _LARGEST_EXPONENT = 60.0  # exp(60) times 1e5 keys times a large value is still 
 
 @runtime_checkable
 class FeatureMap(Protocol):
-    """The two sides of a feature map and what may be done with them.
+    """The two sides of a feature map, and what may be done with them."""
 
-    Attributes:
-        name: For messages.
-        is_non_negative: No feature is below zero, so a sum of products is a safe denominator.
-        is_pointwise: A token's features depend on that token alone; otherwise never causal.
-        is_relative_rotated_first: ``phi(R q) . varphi(R k)`` depends on the distance alone, exactly
-            or in expectation.
-    """
+    @property
+    def name(self) -> str:
+        """For messages."""
 
-    name: str
-    is_non_negative: bool
-    is_pointwise: bool
-    is_relative_rotated_first: bool
+    @property
+    def is_non_negative(self) -> bool:
+        """No feature is below zero, so a sum of products is a safe denominator."""
+
+    @property
+    def is_pointwise(self) -> bool:
+        """A token's features depend on that token alone; otherwise the map is never causal."""
+
+    @property
+    def is_relative_rotated_first(self) -> bool:
+        """``phi(R q) . varphi(R k)`` depends on the distance alone, exactly or in expectation."""
 
     def queries(self, q: Tensor, *, is_divided: bool) -> Tensor:
         """Features of queries; when a division follows, a factor common to a row may go."""
@@ -79,7 +82,7 @@ def elu_plus_one(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """
     negative = x.clamp(max=0)
     # At 0 clamp passes the gradient and relu stops it: 1 in all, as above zero.
-    return negative.exp() + x.relu()
+    return negative.exp_() + x.relu()
 
 
 def capped_exp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -93,7 +96,7 @@ def softmax_over_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]
 
 
 def softmax_over_positions(
-    x: Float[Tensor, "*lead length dim"], valid: Bool[Tensor, "..."] | None = None
+    x: Float[Tensor, "*lead length dim"], valid: Tensor | None = None
 ) -> Float[Tensor, "*lead length dim"]:
     """Softmax over the positions for every channel, padding left out (Shen et al. 2018)."""
     if valid is not None:

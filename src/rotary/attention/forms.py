@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rotary.attention.causal import Features, divide
+from rotary.attention.core import Features, divide
 from rotary.attention.feature_maps import FEATURE_MAPS, FeatureMap
 from rotary.errors import ConfigError, ShapeError, one_of
 from rotary.rotation import Rotation
@@ -168,8 +168,9 @@ def check_form(
         )
     if form == "cosine" and rotation is not None and rotation.amplitude != 1.0:
         raise ConfigError(
-            f"linear_attention: the rotation has amplitude {rotation.amplitude:g}, which would take "
-            "the weights 1 + cos of form 'cosine' out of [0, 2]; use frequencies with amplitude 1."
+            f"linear_attention: the rotation has amplitude {rotation.amplitude:g}, which would "
+            "take the weights 1 + cos of form 'cosine' out of [0, 2]; use frequencies with "
+            "amplitude 1."
         )
 
 

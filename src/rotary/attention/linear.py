@@ -8,55 +8,23 @@ are rotated *after* the feature map; which features the denominator uses is the 
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rotary._shapes import Bool, Float
-from rotary.attention import causal as algebra
-from rotary.attention.causal import Features
 from rotary.attention.feature_maps import FEATURE_MAPS, FeatureMap, feature_map_of
 from rotary.attention.forms import Form, FormFeatures, check_form
 from rotary.attention.masks import check_key_padding_mask
 from rotary.attention.performer import FavorFeatures
-from rotary.attention.scan import Carry, is_transformed, scan
+from rotary.attention.state import LinearState, sum_dtype
+from rotary.attention.walk import attend
 from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.rotation import Rotation
 
 Side = Callable[[Tensor], Tensor]
-
-# Rows of all heads together that a block may have: its few temporaries should stay in the cache of
-# a CPU, and keep a GPU busy.
-_BLOCK_ROWS = {"cpu": 6144}
-_BLOCK_ROWS_ELSEWHERE = 2**18
-
-
-class LinearState(NamedTuple):
-    """What linear attention remembers of the past, of constant size: ``(S, z, position)``.
-
-    Attributes:
-        memory: S, the sum of ``R_j varphi(k_j) v_j^T``: (..., key heads, M, D), float32 or float64.
-        key_sum: z, the sum of the denominator's keys: (..., key heads, M); None where the form
-            divides by nothing.
-        position: Number of real tokens taken in, int64, one per sequence of the batch: the
-            position of the next token, where positions count real tokens from 0.
-    """
-
-    memory: Tensor
-    key_sum: Tensor | None
-    position: Tensor
-
-    def select(self, rows: Tensor) -> LinearState:
-        """The states of some sequences of the batch, in that order: what beam search needs."""
-        key_sum = None if self.key_sum is None else self.key_sum.index_select(0, rows)
-        return LinearState(
-            self.memory.index_select(0, rows), key_sum, self.position.index_select(0, rows)
-        )
 
 
 def linear_attention(
@@ -67,7 +35,7 @@ def linear_attention(
     rotation: Rotation | None = None,
     key_rotation: Rotation | None = None,
     form: Form = "numerator",
-    feature_map: str | FeatureMap | Callable[[Tensor], Tensor] | tuple | None = None,
+    feature_map: str | FeatureMap | Side | tuple[Side, Side] | None = None,
     causal: bool = False,
     key_padding_mask: Bool[Tensor, "*batch S"] | None = None,
     state: LinearState | None = None,
@@ -133,156 +101,19 @@ def linear_attention(
     for each in (rotation, key_rotation):
         check_form(form, the_map, each, causal=causal)
     valid = None if key_padding_mask is None else check_key_padding_mask(key_padding_mask, k)
-    features = FormFeatures(
-        form, the_map, rotation, key_rotation, valid, _sum_dtype(q, k, v, state)
-    )
+    features = FormFeatures(form, the_map, rotation, key_rotation, valid, sum_dtype(q, k, v, state))
     with torch.autocast(q.device.type, enabled=False):
         features, q, k = _map_whole(features, q, k)
         features.check(q, k)
-        output, memory, key_sum = _attend(features, q, k, v, state, causal, chunk_size)
+        output, memory, key_sum = attend(features, q, k, v, state, causal, chunk_size)
     if not return_state:
         return output
     count = torch.full(k.shape[:-3], k.shape[-2], dtype=torch.int64, device=k.device)
     if key_padding_mask is not None:
         real = key_padding_mask.sum(-1)
-        count = real.expand(torch.broadcast_shapes(count.shape, real.shape))
+        count = real + torch.zeros_like(count)
     position = count if state is None else count + state.position
     return output, LinearState(memory, key_sum, position)
-
-
-def _attend(
-    features: FormFeatures,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    state: LinearState | None,
-    causal: bool,
-    chunk: int,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Run the blocks: causally in one walk, otherwise all keys first and then all queries."""
-    lead, length, value_dim = k.shape[:-2], q.shape[-2], v.shape[-1]
-    G = lead.numel()
-    M = features.num_features(q.shape[-1])
-    carry = _start(features, state, lead, M, value_dim, like=v)
-    grouped = _Grouped(features, G, q.shape[:-2].numel() // max(G, 1), v.dtype)
-    many = (
-        sys.maxsize if is_transformed() else _BLOCK_ROWS.get(q.device.type, _BLOCK_ROWS_ELSEWHERE)
-    )
-    rows = max(1, many // max(1, q.shape[:-2].numel()))
-    captured = features.tables()
-    if causal:
-        blocks = algebra.blocks_of(length, chunk=chunk, rows=rows)
-        step = functools.partial(grouped.causal_step, chunk)
-        output, carry = scan(step, carry, (q, k, v), blocks, captured)
-    else:
-        blocks = algebra.blocks_of(k.shape[-2], chunk=min(rows, 4096), rows=rows)
-        _, carry = scan(grouped.key_step, carry, (k, v), blocks, captured)
-        blocks = algebra.blocks_of(length, chunk=min(rows, 4096), rows=rows)
-        output, _ = scan(grouped.query_step, carry, (q,), blocks, captured)
-    if output is None:
-        output = q[..., :1].to(v.dtype).expand(*q.shape[:-1], value_dim)
-    memory = carry[0].view(*lead, M, value_dim)
-    return output, memory, (carry[1].view(*lead, M) if len(carry) > 1 else None)
-
-
-@dataclass(frozen=True)
-class _Grouped:
-    """The steps of a scan: features of some rows, brought to the shapes of the algebra."""
-
-    features: FormFeatures
-    num_groups: int
-    heads_per_group: int
-    dtype: torch.dtype
-
-    def causal_step(
-        self, chunk: int, rows: slice, carry: Carry, parts: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Carry]:
-        """Attend causally within some rows and to what came before them."""
-        q, k, v = parts
-        queries, keys = self._queries(q, rows), self._keys(k, rows)
-        S, z = _unpack(carry)
-        if q.shape[-2] == 1:
-            numerator, denominator, S, z = algebra.causal_token(
-                queries, keys, self._values(v), S, z
-            )
-        else:
-            numerator, denominator, S, z = algebra.causal_block(
-                queries, keys, self._values(v), S, z, chunk=chunk
-            )
-        return self._output(numerator, denominator, q), _pack(S, z)
-
-    def key_step(self, rows: slice, carry: Carry, parts: tuple[Tensor, ...]) -> tuple[None, Carry]:
-        """Put some keys and values into the state."""
-        k, v = parts
-        return None, _pack(*algebra.add_keys(self._keys(k, rows), self._values(v), *_unpack(carry)))
-
-    def query_step(
-        self, rows: slice, carry: Carry, parts: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Carry]:
-        """Let some queries read the state."""
-        (q,) = parts
-        numerator, denominator = algebra.read(self._queries(q, rows), *_unpack(carry))
-        return self._output(numerator, denominator, q), carry
-
-    def _queries(self, q: Tensor, rows: slice) -> Features:
-        shape = (self.num_groups, self.heads_per_group, q.shape[-2])
-        return _reshaped(self.features.of_queries(q, rows), shape)
-
-    def _keys(self, k: Tensor, rows: slice) -> Features:
-        return _reshaped(self.features.of_keys(k, rows), (self.num_groups, k.shape[-2]))
-
-    def _values(self, v: Tensor) -> Tensor:
-        return v.to(self.features.dtype).reshape(self.num_groups, *v.shape[-2:])
-
-    def _output(self, numerator: Tensor, denominator: Tensor | None, q: Tensor) -> Tensor:
-        output = self.features.divide(numerator, denominator)
-        return output.reshape(*q.shape[:-1], output.shape[-1]).to(self.dtype)
-
-
-def _reshaped(features: Features, shape: tuple[int, ...]) -> Features:
-    above, below = features
-    new = above.reshape(*shape, above.shape[-1])
-    if below is None or below is above:
-        return new, (None if below is None else new)
-    return new, below.reshape(*shape, below.shape[-1])
-
-
-def _pack(S: Tensor, z: Tensor | None) -> Carry:
-    return (S,) if z is None else (S, z)
-
-
-def _unpack(carry: Carry) -> tuple[Tensor, Tensor | None]:
-    return carry[0], (carry[1] if len(carry) > 1 else None)
-
-
-def _start(
-    features: FormFeatures,
-    state: LinearState | None,
-    lead: torch.Size,
-    num_features: int,
-    value_dim: int,
-    *,
-    like: Tensor,
-) -> Carry:
-    """The carry before the first block: zeros, or the caller's state, checked."""
-    shape = (*lead, num_features, value_dim)
-    if state is None:
-        S = like.new_zeros(lead.numel(), *shape[-2:], dtype=features.dtype)
-        return _pack(S, S.new_zeros(S.shape[:2]) if features.is_divided else None)
-    fits = state.memory.shape == shape and (state.key_sum is not None) == features.is_divided
-    if not fits or (state.key_sum is not None and state.key_sum.shape != shape[:-1]):
-        have = "None" if state.key_sum is None else f"{tuple(state.key_sum.shape)}"
-        raise ShapeError(
-            f"linear_attention: the state has memory {tuple(state.memory.shape)} and key_sum {have}; "
-            f"for these keys and values and form {features.form!r} expected {shape} and "
-            f"{shape[:-1] if features.is_divided else None}. A state belongs to one layer, one "
-            "batch and one form."
-        )
-    S = state.memory.to(features.dtype).reshape(-1, *shape[-2:])
-    return _pack(
-        S,
-        None if state.key_sum is None else state.key_sum.to(features.dtype).reshape(S.shape[:2]),
-    )
 
 
 def _feature_map(
@@ -315,23 +146,10 @@ def _map_whole(features: FormFeatures, q: Tensor, k: Tensor) -> tuple[FormFeatur
     k = the_map.keys(k, features.valid)
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
-            f"linear_attention: feature_map {the_map.name!r} makes {q.shape[-1]} features of a query "
-            f"and {k.shape[-1]} of a key; their products need the same number."
+            f"linear_attention: feature_map {the_map.name!r} makes {q.shape[-1]} features of a "
+            f"query and {k.shape[-1]} of a key; their products need the same number."
         )
     return replace(features, is_mapped=True), q, k
-
-
-def _sum_dtype(q: Tensor, k: Tensor, v: Tensor, state: LinearState | None) -> torch.dtype:
-    """Float32, or float64 where anything is; a half-precision state is refused."""
-    dtype = torch.float32
-    for each in (q, k, v, *(() if state is None else (state.memory,))):
-        dtype = torch.promote_types(dtype, each.dtype)
-    if state is not None and state.memory.dtype not in (torch.float32, torch.float64):
-        raise DtypeError(
-            f"linear_attention: the state is {state.memory.dtype}; sums in half precision stall "
-            "after a few hundred tokens, so a state stays float32 or float64."
-        )
-    return dtype
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, chunk_size: int) -> None:
@@ -364,6 +182,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, chunk_size:
     else:
         return
     raise ShapeError(
-        f"linear_attention: {why}.\n{listing}\nExpected q (..., heads, L, D), k (..., key heads, S, "
-        "D), v (..., key heads, S, any dim)."
+        f"linear_attention: {why}.\n{listing}\nExpected q (..., heads, L, D), k (..., key heads, "
+        "S, D), v (..., key heads, S, any dim)."
     )

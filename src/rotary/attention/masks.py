@@ -47,8 +47,8 @@ def check_key_padding_mask(mask: Tensor, keys: Tensor) -> Tensor:
         accepted = f"({length},)" + (f" or {(*lead, length)}" if lead else "")
         raise ShapeError(
             f"linear_attention: key_padding_mask has shape {tuple(mask.shape)}; for keys of shape "
-            f"{tuple(keys.shape)} accepted is {accepted}, one value per key. An arbitrary mask over "
-            "query-key pairs is impossible here, because that matrix is never formed: use "
+            f"{tuple(keys.shape)} accepted is {accepted}, one value per key. An arbitrary mask "
+            "over query-key pairs is impossible here, because that matrix is never formed: use "
             "causal=True for the past only, or softmax attention for any other pattern."
         )
     if mask.ndim > 1 and keys.ndim > 3:

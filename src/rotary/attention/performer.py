@@ -51,8 +51,9 @@ class FavorFeatures(nn.Module):
     """Positive orthogonal random features of the softmax kernel, a :class:`FeatureMap`.
 
     No ``+ eps`` and no maximum over the keys: a key maximum over the sequence lets later keys move
-    earlier outputs. A key's exponent ``w . k' - |k'|^2 / 2`` is at most ``|w|^2 / 2``, so a constant
-    taken from the draws alone keeps float32 finite. A query's own maximum cancels in the division.
+    earlier outputs. A key's exponent ``w . k' - |k'|^2 / 2`` is at most ``|w|^2 / 2``, so a
+    constant taken from the draws alone keeps float32 finite. A query's own maximum cancels in the
+    division.
 
     Args:
         head_dim: Channels of queries and keys.
@@ -153,7 +154,7 @@ class FavorFeatures(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         exact = self.projection
-        result = super()._apply(fn, recurse)
+        result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.projection.dtype in (torch.float16, torch.bfloat16):
             # A cast of the model to half precision would be another draw; keep this one.
             self.projection = exact.to(self.projection.device)

@@ -1,6 +1,7 @@
-"""Linear attention as the seed post writes it: all weights in a matrix, float64. Slow, plainly right.
+"""Linear attention as the seed post writes it: all weights in a matrix, float64.
 
-It takes angles, never tables, and plain functions, never the feature maps under test.
+Slow, plainly right. It takes angles, never tables, and plain functions, never the feature maps
+under test.
 """
 
 from __future__ import annotations

@@ -64,7 +64,9 @@ def scan(
         # One block would be recomputed whole: the graph of plain operations costs no more memory
         # at its peak and saves that work.
         return _differentiable(step, carry, sequences, blocks)
-    outputs, *carried = _Scan.apply(step, tuple(blocks), len(carry), *carry, *sequences)
+    outputs, *carried = _Scan.apply(  # type: ignore[no-untyped-call]
+        step, tuple(blocks), len(carry), *carry, *sequences
+    )
     return outputs, tuple(carried)
 
 

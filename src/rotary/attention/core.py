@@ -1,11 +1,13 @@
 """The algebra of linear attention on features: a causal block, one token, and the full sum.
 
-Here ``G`` counts batch times key heads, ``R`` query heads per key head, ``T`` rows of a block made of
-``n`` chunks of ``C`` rows, ``M`` features and ``D`` value channels. The state is ``S`` (G, M, D), the
-sum of ``k v^T``, and ``z`` (G, M), the sum of the denominator's keys.
+Here ``G`` counts batch times key heads, ``R`` query heads per key head, ``T`` rows of a block, made
+of ``n`` chunks of ``C`` rows, ``M`` features and ``D`` value channels. The state is ``memory``
+(G, M, D), the sum S of ``k v^T``, and ``key_sum`` (G, M), the sum z of the denominator's keys.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from torch import Tensor
@@ -30,15 +32,15 @@ def blocks_of(length: int, *, chunk: int, rows: int) -> list[slice]:
     cuts = [*range(0, whole, step), whole]
     if length > whole:
         cuts.append(length)
-    return [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 def causal_block(
     queries: Features,
     keys: Features,
     values: Float[Tensor, "G T D"],
-    S: Float[Tensor, "G M D"],
-    z: Float[Tensor, "G M"] | None,
+    memory: Float[Tensor, "G M D"],
+    key_sum: Float[Tensor, "G M"] | None,
     *,
     chunk: int,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
@@ -50,8 +52,8 @@ def causal_block(
         queries: (G, R, T, M) each.
         keys: (G, T, M) each.
         values: The values.
-        S: The state before the block.
-        z: The same for the denominator; None where nothing is divided.
+        memory: The state before the block.
+        key_sum: The same for the denominator; None where nothing is divided.
         chunk: Rows of a chunk; if they do not divide T, the block is one chunk.
 
     Returns:
@@ -65,22 +67,22 @@ def causal_block(
     q_rows = q.reshape(G, R, n, C, M).transpose(1, 2).reshape(G * n, R * C, M)
     k_rows, v_rows = k.reshape(G * n, C, M), values.reshape(G * n, C, D)
 
-    starts, S = _running((k_rows.mT @ v_rows).view(G, n, M, D), S)
+    starts, memory = _running((k_rows.mT @ v_rows).view(G, n, M, D), memory)
     scores = q_rows @ k_rows.mT
     scores = scores.view(G * n, R, C, C).tril_().view(G * n, R * C, C)
-    numerator = torch.baddbmm(scores @ v_rows, q_rows, starts.reshape(G * n, M, D))
+    numerator = (scores @ v_rows).baddbmm_(q_rows, starts.reshape(G * n, M, D))
     numerator = numerator.view(G, n, R, C, D).transpose(1, 2).reshape(G, R, T, D)
-    if q_below is None or k_below is None or z is None:
-        return numerator, None, S, z
+    if q_below is None or k_below is None or key_sum is None:
+        return numerator, None, memory, key_sum
     if q_below is q:
         # The scores are at hand, so their row sums are the part within the chunk.
-        sums, z = _running(k.reshape(G, n, C, M).sum(2), z)
+        sums, key_sum = _running(k.reshape(G, n, C, M).sum(2), key_sum)
         before = torch.einsum("gnm,grncm->grnc", sums, q.reshape(G, R, n, C, M))
         within = scores.sum(-1).view(G, n, R, C).transpose(1, 2)
-        return numerator, (before + within).reshape(G, R, T), S, z
-    running = k_below.cumsum(1) + z.unsqueeze(1)
+        return numerator, (before + within).reshape(G, R, T), memory, key_sum
+    running = k_below.cumsum(1) + key_sum.unsqueeze(1)
     denominator = (q_below * running.unsqueeze(1)).sum(-1)
-    return numerator, denominator, S, running[:, -1]
+    return numerator, denominator, memory, running[:, -1]
 
 
 def _running(parts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,39 +101,42 @@ def causal_token(
     queries: Features,
     keys: Features,
     values: Float[Tensor, "G 1 D"],
-    S: Float[Tensor, "G M D"],
-    z: Float[Tensor, "G M"] | None,
+    memory: Float[Tensor, "G M D"],
+    key_sum: Float[Tensor, "G M"] | None,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
     """The block of one token: put it into the state, then read the state."""
     (q, q_below), (k, k_below) = queries, keys
-    S = torch.baddbmm(S, k.mT, values)
-    numerator = q.squeeze(2) @ S
-    if q_below is None or k_below is None or z is None:
-        return numerator.unsqueeze(2), None, S, z
-    z = z + k_below.squeeze(1)
-    denominator = (q_below.squeeze(2) @ z.unsqueeze(-1)).transpose(1, 2).mT
-    return numerator.unsqueeze(2), denominator, S, z
+    memory = torch.baddbmm(memory, k.mT, values)
+    numerator = q.squeeze(2) @ memory
+    if q_below is None or k_below is None or key_sum is None:
+        return numerator.unsqueeze(2), None, memory, key_sum
+    key_sum = key_sum + k_below.squeeze(1)
+    denominator = q_below.squeeze(2) @ key_sum.unsqueeze(-1)
+    return numerator.unsqueeze(2), denominator, memory, key_sum
 
 
 def add_keys(
-    keys: Features, values: Float[Tensor, "G T D"], S: Float[Tensor, "G M D"], z: Tensor | None
+    keys: Features,
+    values: Float[Tensor, "G T D"],
+    memory: Float[Tensor, "G M D"],
+    key_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Put all keys and values of a block into the state."""
     k, k_below = keys
-    S = torch.baddbmm(S, k.mT, values)
-    return S, (z if z is None or k_below is None else z + k_below.sum(1))
+    memory = torch.baddbmm(memory, k.mT, values)
+    return memory, (key_sum if key_sum is None or k_below is None else key_sum + k_below.sum(1))
 
 
 def read(
-    queries: Features, S: Float[Tensor, "G M D"], z: Float[Tensor, "G M"] | None
+    queries: Features, memory: Float[Tensor, "G M D"], key_sum: Float[Tensor, "G M"] | None
 ) -> tuple[Tensor, Tensor | None]:
     """Attend to everything that the state holds."""
     q, q_below = queries
     G, R, T, M = q.shape
-    numerator = (q.reshape(G, R * T, M) @ S).view(G, R, T, S.shape[-1])
-    if q_below is None or z is None:
+    numerator = (q.reshape(G, R * T, M) @ memory).view(G, R, T, memory.shape[-1])
+    if q_below is None or key_sum is None:
         return numerator, None
-    return numerator, (q_below.reshape(G, R * T, M) @ z.unsqueeze(-1)).view(G, R, T)
+    return numerator, (q_below.reshape(G, R * T, M) @ key_sum.unsqueeze(-1)).view(G, R, T)
 
 
 def divide(
