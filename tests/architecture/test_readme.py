@@ -29,9 +29,10 @@ def test_readme_has_its_ten_lines_of_python():
 
 
 def test_every_relative_link_leads_somewhere():
-    missing = []
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            if "://" not in target and not (page.parent / target).exists():
-                missing.append(f"{page.relative_to(ROOT)} -> {target}")
+    missing = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text("utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
     assert not missing

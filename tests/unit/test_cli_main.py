@@ -51,7 +51,8 @@ def test_a_missing_package_names_its_extra(capsys, monkeypatch, tmp_path):
     "absent", ["transformers", "matplotlib", "rich", "jsonargparse", "jaxtyping"]
 )
 def test_help_works_in_a_bare_install(absent):
-    code = f"import sys; sys.modules[{absent!r}] = None; from rotary.cli.main import main; main(['-h'])"
+    hide = f"import sys; sys.modules[{absent!r}] = None"
+    code = f"{hide}; from rotary.cli.main import main; main(['--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: rotary" in done.stdout
