@@ -1,1 +1,7 @@
-"""Attention that knows where its tokens are: functions first."""
+"""Attention as functions: softmax over packed documents, linear attention, and the encodings."""
+
+from rotary.attention.linear import linear_attention
+from rotary.attention.performer import FavorFeatures
+from rotary.attention.state import LinearState
+
+__all__ = ["FavorFeatures", "LinearState", "linear_attention"]
