@@ -69,7 +69,7 @@ def causal_block(
 
     starts, memory = _running((k_rows.mT @ v_rows).view(G, n, M, D), memory)
     scores = q_rows @ k_rows.mT
-    scores = scores.view(G * n, R, C, C).tril_().view(G * n, R * C, C)
+    scores = scores.view(G * n, R, C, C).tril().view(G * n, R * C, C)
     numerator = (scores @ v_rows).baddbmm_(q_rows, starts.reshape(G * n, M, D))
     numerator = numerator.view(G, n, R, C, D).transpose(1, 2).reshape(G, R, T, D)
     if q_below is None or k_below is None or key_sum is None:
@@ -156,7 +156,8 @@ def divide(
         smallest: Below this a positive denominator counts as none.
     """
     if is_positive:
-        safe = denominator.where(denominator > smallest, 1.0)
+        # Over infinity the row is zero, also where signed numerators left something in it.
+        safe = denominator.where(denominator > smallest, torch.inf)
     else:
         held = torch.full_like(denominator, smallest).copysign(denominator)
         safe = denominator.where(denominator.abs() > smallest, held)

@@ -83,7 +83,7 @@ def linear_attention_reference(
         is_divided: Whether the form has a denominator.
 
     Returns:
-        The output, float64; rows without a key are zero.
+        The output, float64; rows without any weight are zero.
     """
     counts = torch.ones(above.shape[-2:], dtype=torch.bool)
     if causal:
@@ -95,5 +95,5 @@ def linear_attention_reference(
     if not is_divided:
         return numerator
     denominator = below.masked_fill(~counts, 0.0).sum(-1, keepdim=True)
-    has_key = counts.any(-1, keepdim=True).expand_as(denominator)
-    return torch.where(has_key, numerator / denominator.where(has_key, 1.0), 0.0)
+    has_weight = denominator != 0
+    return torch.where(has_weight, numerator / denominator.where(has_weight, 1.0), 0.0)
