@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rotary._shapes import Float
+from rotary.attention.scan import is_transformed
 
 Features = tuple[Tensor, Tensor | None]
 """Numerator features and denominator features; the second is the first one itself where one tensor
@@ -70,7 +71,10 @@ def causal_block(
     starts, memory = _running((k_rows.mT @ v_rows).view(G, n, M, D), memory)
     scores = q_rows @ k_rows.mT
     scores = scores.view(G * n, R, C, C).tril().view(G * n, R * C, C)
-    numerator = (scores @ v_rows).baddbmm_(q_rows, starts.reshape(G * n, M, D))
+    within, starts = scores @ v_rows, starts.reshape(G * n, M, D)
+    # Functorch has no rule for the in-place form.
+    add = torch.baddbmm if is_transformed() else torch.Tensor.baddbmm_
+    numerator = add(within, q_rows, starts)
     numerator = numerator.view(G, n, R, C, D).transpose(1, 2).reshape(G, R, T, D)
     if q_below is None or k_below is None or key_sum is None:
         return numerator, None, memory, key_sum
