@@ -62,8 +62,8 @@ def tokenize_documents(
     try:
         with os.fdopen(handle, "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
             for batch in batches:
-                digest.update(batch.column(0).value_lengths())
-                digest.update(batch.column(0).flatten())
+                digest.update(batch.column(0).value_lengths().to_numpy())
+                digest.update(batch.column(0).flatten().to_numpy())
                 writer.write_batch(batch)
         path = folder / f"tokens-{digest.hexdigest()[:16]}.arrow"
         os.replace(unfinished, path)
@@ -102,7 +102,7 @@ def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> pa.Record
     return pa.record_batch([pa.array(encoded["input_ids"], pa.list_(pa.int32()))], schema=_SCHEMA)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
     """Where each piece goes; the arrays are int64, one entry a piece, sorted by row and column.
 

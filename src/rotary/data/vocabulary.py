@@ -15,6 +15,7 @@ from rotary.data.text import Document
 from rotary.errors import ConfigError, DataError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_FILES = ("tokenizer.json", "vocab.txt", "*.model")
 _NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -139,13 +140,18 @@ def load_tokenizer(path: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
         raise DataError(
             f"{folder}: {kind}; a tokenizer is a folder that tokenizer.save_pretrained wrote."
         )
+    if not any(any(folder.glob(pattern)) for pattern in _FILES):
+        raise DataError(
+            f"{folder}: there is no tokenizer in it; expected is one of {', '.join(_FILES)}, as "
+            "tokenizer.save_pretrained writes them."
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # Whatever transformers and its Rust part raise on bad files.
         reason = " ".join(str(error).split())
-        raise DataError(f"{folder}: there is no tokenizer to load in it ({reason}).") from error
+        raise DataError(f"{folder}: its tokenizer cannot be loaded ({reason}).") from error
     check_special_tokens(tokenizer, place=str(folder))
     return tokenizer
 
