@@ -115,7 +115,7 @@ def test_draws_are_the_same_bits_on_every_machine():
 
 
 def test_bad_rules(tokenizer):
-    for fraction in (0, 1.1, float("nan")):
+    for fraction in (0.0, 1.1, float("nan")):
         with pytest.raises(ConfigError, match=f"fraction is {fraction}, mask_share 0.8"):
             Masking(tokenizer, fraction=fraction)
     with pytest.raises(ConfigError, match=r"mask_share 0\.8 and random_share 0\.3 are more than 1"):

@@ -81,7 +81,7 @@ def test_one_line_cannot_be_split(text):
 
 
 def test_bad_arguments():
-    for fraction in (0, 1, -0.1, 5, float("nan")):
+    for fraction in (0.0, 1.0, -0.1, 5.0, float("nan")):
         with pytest.raises(ConfigError, match=r"validation_fraction is .* between 0 and 1"):
             split(["a", "b"], fraction)
     with pytest.raises(DataError, match="the corpus is empty"):

@@ -170,7 +170,8 @@ def test_an_interpreter_without_sources_or_topics(tmp_path, monkeypatch):
 def test_docstrings_come_without_importing_in_the_order_of_the_source(tmp_path, monkeypatch):
     write(
         tmp_path / "pack" / "mod.py",
-        '"""One."""\nraise SystemExit("a module that is read is not run")\nif x:\n    class A:\n        """Two."""\n        def f(self):\n'
+        '"""One."""\nraise SystemExit("a module that is read is not run")\n'
+        'if x:\n    class A:\n        """Two."""\n        def f(self):\n'
         '            """Three\\d\n\n            dedented.\n            """\n'
         'try:\n    pass\nexcept E:\n    async def g():\n        """Four."""\n"no docstring"\n',
     )

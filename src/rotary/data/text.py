@@ -54,9 +54,9 @@ def read_documents(
 
     Example:
         >>> import pathlib, tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> _ = pathlib.Path(folder.name, "a.txt").write_text("A first document.")
-        >>> read_documents(folder.name)[0].text
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pathlib.Path(folder, "a.txt").write_text("A first document.")
+        ...     read_documents(folder)[0].text
         'A first document.'
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
