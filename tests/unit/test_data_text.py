@@ -74,7 +74,8 @@ BLANK = "the corpus is empty: there is no text but blanks in it"
     ("name", "content", "message"),
     [
         ("a.csv", "x", ": files that end in '.csv' are not read; accepted are .txt, .md, .jsonl,"),
-        ("a", "x", ": files that end in 'nothing' are not read; accepted are"),
+        ("a.b.csv.gz", "x", ": files that end in '.csv.gz' are not read; accepted are .txt,"),
+        ("a", "x", ": files without an ending are not read; accepted are"),
         ("a.txt", b"ab\xff\xfec", ": not UTF-8 at byte 2 (0xff, invalid start byte); convert"),
         ("a.txt", "ü".encode("utf-16"), ": not UTF-8 at byte 0 (it looks like UTF-16)"),
         ("a.txt", b"\xef\xbb\xbfabc\xe4", ": not UTF-8 at byte 6 (0xe4, unexpected end of data)"),
