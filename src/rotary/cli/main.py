@@ -23,7 +23,9 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "bench": Command("rotary.cli.bench", "bench", "time the library beside its floors and peers"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
