@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -25,6 +26,42 @@ from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.rotation import Rotation
 
 Side = Callable[[Tensor], Tensor]
+
+
+@overload
+def linear_attention(
+    q: Float[Tensor, "*q_heads L dim"],
+    k: Float[Tensor, "*k_heads S dim"],
+    v: Float[Tensor, "*k_heads S value_dim"],
+    *,
+    rotation: Rotation | None = ...,
+    key_rotation: Rotation | None = ...,
+    form: Form = ...,
+    feature_map: str | FeatureMap | Side | tuple[Side, Side] | None = ...,
+    causal: bool = ...,
+    key_padding_mask: Bool[Tensor, "*batch S"] | None = ...,
+    state: LinearState | None = ...,
+    return_state: Literal[False] = ...,
+    chunk_size: int = ...,
+) -> Tensor: ...
+
+
+@overload
+def linear_attention(
+    q: Float[Tensor, "*q_heads L dim"],
+    k: Float[Tensor, "*k_heads S dim"],
+    v: Float[Tensor, "*k_heads S value_dim"],
+    *,
+    rotation: Rotation | None = ...,
+    key_rotation: Rotation | None = ...,
+    form: Form = ...,
+    feature_map: str | FeatureMap | Side | tuple[Side, Side] | None = ...,
+    causal: bool = ...,
+    key_padding_mask: Bool[Tensor, "*batch S"] | None = ...,
+    state: LinearState | None = ...,
+    return_state: Literal[True],
+    chunk_size: int = ...,
+) -> tuple[Tensor, LinearState]: ...
 
 
 def linear_attention(
