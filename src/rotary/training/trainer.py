@@ -78,6 +78,7 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         task: What is trained.
         config: The run config.
         folder: Where checkpoints and metrics go.
+        arguments: What :func:`training_arguments` gives.
         progress: What shows the user how it goes.
         request: Set by a signal; training then stops after the step, with a checkpoint.
     """
@@ -87,6 +88,7 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         task: Task,
         config: RunConfig,
         folder: RunFolder,
+        arguments: Any,
         progress: Progress,
         request: StopRequest,
     ) -> None:
@@ -97,7 +99,6 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         self.progress = progress
         self.request = request
         self._sums: list[Tensor] = []
-        arguments = training_arguments(config, folder.checkpoints)
         super().__init__(
             model=task.model,
             args=arguments,
@@ -336,4 +337,3 @@ def training_arguments(config: RunConfig, output: Path) -> Any:
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
-
