@@ -36,7 +36,7 @@ examples:
   rotary pretrain corpus/ --config paper --output runs/paper
   rotary pretrain --output runs/books --resume"""
 
-OTHERS = ("output", "config", "resume", "overwrite", "print_config")
+OTHERS = ("output", "config", "resume", "overwrite", "show-config")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     parsed = _parse(arguments, base)
     config = run_file.build({key: _plain(parsed[key]) for key in run_file.config_keys()})
     config.check()
-    if parsed.print_config:
+    if parsed.show_config:
         print(run_file.to_toml(config), end="")
         return 0
     if parsed.resume and parsed.overwrite:
@@ -181,7 +181,7 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         "--overwrite", action="store_true", help="Replace the run in DIR; other files stay."
     )
     parser.add_argument(
-        "--print_config", action="store_true", help="Print the settings as TOML and stop."
+        "--show-config", action="store_true", help="Print the settings as TOML and stop."
     )
     _add_settings(parser, RunConfig, "", base)
     for section, cls in SECTIONS.items():
@@ -207,7 +207,7 @@ def _add_settings(
             type=list[Stage] if key == "stages" else types[field.name],
             default=default,
             metavar=_metavar(key, types[field.name]),
-            help=f"{helps[field.name]} [{_shown(default)}]",
+            help=f"{helps[field.name]} [{_shown(default)}]".replace("%", "%%"),
         )
 
 
