@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rotary.data.baseline import count_tokens, unigram_loss
-from rotary.data.batches import IGNORED, Batch, MaskedBatches, ValidationBatches
+from rotary.data.batches import Batch, MaskedBatches, ValidationBatches
 from rotary.data.draws import derive_seed
-from rotary.data.masking import Masking
+from rotary.data.masking import IGNORED, Masking
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.split import split_documents
 from rotary.data.text import Document, embedded_corpus, read_documents

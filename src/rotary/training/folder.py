@@ -113,8 +113,10 @@ class RunFolder:
 
     def adopt(self, staging: Path, names: Sequence[str]) -> None:
         """Move files that were written aside into the folder, each in one step."""
+        mode = self.file(RUN_FILE).stat().st_mode  # Some libraries write for the owner alone.
         for name in names:
             if (staging / name).exists():
+                (staging / name).chmod(mode)
                 os.replace(staging / name, self.file(name))
 
     def read_run(self) -> tuple[RunConfig, dict[str, Any]]:

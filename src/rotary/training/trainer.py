@@ -184,7 +184,11 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         if self.is_world_process_zero():
             self.metrics.append(event)
             self.progress.evaluated(event)
-        return {"eval_loss": event["loss"], "eval_accuracy": event["accuracy"]}
+        metrics = {"eval_loss": event["loss"], "eval_accuracy": event["accuracy"]}
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
 
     # ---- Checkpoints
 
@@ -330,7 +334,6 @@ def training_arguments(config: RunConfig, output: Path) -> Any:
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        ddp_backend=None if torch.cuda.is_available() else "gloo",
         use_cpu=not torch.cuda.is_available() and not torch.backends.mps.is_available(),
     )
     # Without a launcher one process uses one device; never the slow and inexact DataParallel.
