@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import shlex
 import signal
 import sys
@@ -16,7 +17,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
-from rotary.errors import ConfigError, RunError, nearest
+from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
 from rotary.training.folder import Mode, RunFolder
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
@@ -24,15 +25,15 @@ from rotary.training.run_config import SECTIONS, RunConfig, Stage
 DESCRIPTION = """\
 Pre-train a RoFormer encoder on text, by masked language modelling.
 
-Without TEXT it trains on the English prose that comes with Python, and without --config it takes the
-settings of the demo: about two minutes on two CPU cores. Several GPUs or machines:
+Without TEXT it trains on the English prose that comes with Python, and without --config it takes
+the settings of the demo: about two minutes on two CPU cores. Several GPUs or machines:
 torchrun --nproc-per-node N -m rotary pretrain ..."""
 
 EPILOG = """\
 examples:
   rotary pretrain
   rotary pretrain books/ notes.jsonl.gz --output runs/books --data.vocab_size 8000
-  rotary pretrain --stages '[{"length":64,"batch":64,"steps":100},{"length":256,"batch":16,"steps":50}]'
+  rotary pretrain --stages '[{"length":64,"batch":64,"steps":100}]' --training.learning_rate 1e-3
   rotary pretrain corpus/ --config paper --output runs/paper
   rotary pretrain --output runs/books --resume"""
 
@@ -75,14 +76,14 @@ def main(arguments: list[str]) -> int:
 def _run(
     config: RunConfig, texts: Sequence[str], output: str, mode: Mode, arguments: Sequence[str]
 ) -> int:
-    from rotary.training.pretraining import is_finished, pretrain
-
     console = Console()
-    if mode == "resume" and is_finished(RunFolder(output)):
-        console.print(f"{output}: this run is finished; there is nothing to resume.", markup=False)
-        return 0
     resume = f"rotary pretrain --output {shlex.quote(output)} --resume"
     try:
+        from rotary.training.pretraining import is_finished, pretrain
+
+        if mode == "resume" and is_finished(RunFolder(output)):
+            console.print(f"{output}: this run is finished; nothing is left to do.", markup=False)
+            return 0
         outcome = pretrain(
             config,
             texts,
@@ -95,11 +96,14 @@ def _run(
         print(f"\nStopped. If training had begun, go on with:\n  {resume}", file=sys.stderr)
         return 128 + signal.SIGINT
     if outcome.stopped_by is not None:
-        print(
-            f"Stopped after step {outcome.step:,}, with a checkpoint. Go on with:\n  {resume}",
-            file=sys.stderr,
-        )
+        if outcome.is_main:
+            print(
+                f"Stopped after step {outcome.step:,}, with a checkpoint. Go on with:\n  {resume}",
+                file=sys.stderr,
+            )
         return 128 + outcome.stopped_by
+    if not outcome.is_main:
+        return 0
     fill = f'rotary fill-mask {shlex.quote(output)} "The function returns a [MASK] of strings."'
     console.print(f"\nEverything is in {output}. Try:\n  {fill}", highlight=False, markup=False)
     return 0
@@ -140,11 +144,31 @@ def _parse(arguments: Sequence[str], base: dict[str, Any]) -> Any:
 
 
 def _one_line(error: ArgumentError) -> str:
+    """The parser's message in one line, types by their plain names."""
     text = " ".join(str(error).split())
-    text = text.replace('Parser key "', "").replace('":', ":", 1) if "Parser key" in text else text
-    for kind in ("int", "float", "bool", "str"):
-        text = text.replace(f"<class '{kind}'>", kind)
-    return text.replace("typing.", "")
+    key = re.match(r'Parser key "([\w.]+)": ', text)
+    if key is None:
+        return f"{text}."
+    if key[1] == "stages":
+        return (
+            "stages: expected a list of stages with three whole numbers each, such as "
+            '[{"length":64,"batch":64,"steps":100}].'
+        )
+    value = re.search(r"(?:Got|Given) value: (.*?)\.?$", text)
+    if value is None:
+        return f"{key[1]}: {text[key.end() :]}."
+    section, _, name = key[1].rpartition(".")
+    kind = typing.get_type_hints(SECTIONS.get(section, RunConfig))[name]
+    if typing.get_origin(kind) is typing.Literal:
+        return one_of(key[1], value[1], typing.get_args(kind))
+    return f"{key[1]} is {value[1]!r}; expected is {_kind(kind)}."
+
+
+def _kind(kind: Any) -> str:
+    """A type in words."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    kinds = [part for part in typing.get_args(kind) or (kind,) if part is not type(None)]
+    return " or ".join(words.get(part, str(part)) for part in kinds)
 
 
 def _parser(base: dict[str, Any]) -> ArgumentParser:
@@ -154,7 +178,8 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         epilog=EPILOG,
         exit_on_error=False,
         formatter_class=_Formatter,
-        usage="rotary pretrain [TEXT ...] [--output DIR] [--config FILE.toml] [--section.key value ...]",
+        usage="rotary pretrain [TEXT ...] [--output DIR] [--config FILE.toml] "
+        "[--section.key value ...]",
     )
     parser.add_argument(
         "text",

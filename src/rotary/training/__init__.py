@@ -1,1 +1,1 @@
-"""Training: the run config, one Trainer for all stages, exact resume, metrics, picture and report."""
+"""Training: run config, one Trainer for all stages, exact resume, metrics, picture, report."""

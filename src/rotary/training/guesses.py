@@ -80,8 +80,8 @@ def fill_mask(model: Any, tokenizer: Any, text: str, *, top: int) -> list[list[G
     """
     if tokenizer.mask_token not in text:
         raise DataError(
-            f"there is no {tokenizer.mask_token} in the text {text!r}; write {tokenizer.mask_token} "
-            "where a word is to be guessed."
+            f"there is no {tokenizer.mask_token} in the text {text!r}; write it where a word is "
+            "to be guessed."
         )
     ids = tokenizer(text, return_tensors="pt")["input_ids"].to(model.device)
     logits = model(input_ids=ids).logits[0, ids[0] == tokenizer.mask_token_id]
@@ -95,7 +95,8 @@ def fill_mask(model: Any, tokenizer: Any, text: str, *, top: int) -> list[list[G
     ]
 
 
-_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n\s*\n")
+# Ends of sentences, Chinese full stops among them, and blank lines.
+_SENTENCE = re.compile("(?<=[.!?\u3002\uff01\uff1f])\\s+|(?<=[\u3002\uff01\uff1f])|\\n\\s*\\n")
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 

@@ -36,16 +36,16 @@ class Window:
     total_seconds: float = 0.0
 
     def add(self, loss: float, correct: float, count: float, tokens: float) -> None:
-        """Add the sums of a step."""
-        self.steps += 1
+        """Add the sums of the steps since the last call."""
         self.loss += loss
         self.correct += correct
         self.count += count
         self.tokens += tokens
         self.total_tokens += tokens
 
-    def add_time(self, seconds: float) -> None:
-        """Add the time of a step."""
+    def count_step(self, seconds: float) -> None:
+        """Count a step and its time."""
+        self.steps += 1
         self.seconds += seconds
         self.total_seconds += seconds
 
@@ -111,7 +111,9 @@ class MetricsLog:
 
         Args:
             stage: Its number, from 1.
-            length, batch, steps: What it was.
+            length: Tokens in a row.
+            batch: Rows in a step.
+            steps: Steps.
         """
         lines = [event for event in self.of_kind("step") if event["stage"] == stage]
         begin = lines[-1]["step"] - max(1, steps // 5)

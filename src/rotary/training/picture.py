@@ -47,7 +47,7 @@ def draw(
         _validation_label(upper, validations[-1], unigram_loss)
         _accuracy_label(lower, validations[-1])
     highest = max([unigram_loss, *(event["loss"] for event in steps)])
-    lowest = min(event["loss"] for event in [*steps, *validations])
+    lowest = min([unigram_loss, *(event["loss"] for event in [*steps, *validations])])
     upper.set_ylim(max(0.0, lowest - 0.4), highest + 0.12 * (highest - lowest) + 0.4)
     upper.set_ylabel("loss (nats per masked token)", color=INK)
     lower.set_ylabel("masked accuracy", color=INK)
@@ -115,7 +115,7 @@ def _curves(axes: Any, steps: Sequence[Event], validations: Sequence[Event], wha
 def _name_stages(axes: Any, stages: Sequence[StagePlace]) -> None:
     for stage in stages:
         axes.annotate(
-            f"stage {stage.number}\n{stage.length} tokens x {stage.batch}",
+            f"stage {stage.number}\n{stage.length} tokens \u00d7 {stage.batch}",
             ((stage.begin + stage.end) / 2, 1),
             xycoords=("data", "axes fraction"),
             xytext=(0, -6),

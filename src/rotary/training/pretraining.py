@@ -18,7 +18,7 @@ from rotary.data.vocabulary import load_tokenizer
 from rotary.errors import RunError
 from rotary.models.roformer import RoFormerConfig, RoFormerForMaskedLM
 from rotary.training import checkpoints, picture, report
-from rotary.training.corpus import Corpus, check_parts, digest, prepare, read_corpus
+from rotary.training.corpus import check_parts, digest, prepare, read_corpus
 from rotary.training.folder import (
     METRICS,
     MODEL_FILES,
@@ -47,13 +47,15 @@ class Outcome:
 
     Attributes:
         final: The last line of metrics.jsonl; None if the run was stopped before its end.
-        stopped_by: The signal that stopped it.
         step: Steps done.
+        stopped_by: The signal that stopped it.
+        is_main: Whether this process speaks for all.
     """
 
     final: Event | None
+    step: int
     stopped_by: int | None = None
-    step: int = 0
+    is_main: bool = True
 
 
 def pretrain(
@@ -89,7 +91,7 @@ def pretrain(
     torch.set_flush_denormal(True)
     torch.use_deterministic_algorithms(config.training.deterministic)
     # Filling fresh memory guards against reading it before it is written; nothing here does.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     arguments = training_arguments(config, folder.checkpoints)
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
@@ -190,10 +192,10 @@ class _Run:
                 trainer.train(resume_from_checkpoint=resume_from)
         step = trainer.state.global_step
         if request.signal is not None and step < self.config.total_steps:
-            return Outcome(None, int(request.signal), step)
+            return Outcome(None, step, int(request.signal), self.is_main)
         final = self._finish(trainer)
         trainer.accelerator.wait_for_everyone()
-        return Outcome(final, step=step)
+        return Outcome(final, step, is_main=self.is_main)
 
     def _finish(self, trainer: StagedTrainer) -> Event | None:
         self.model.config.sparse_logits = False  # A reader of the model expects all logits.

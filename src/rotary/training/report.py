@@ -100,8 +100,8 @@ def markdown(
         "# Pre-training report",
         "",
         f"RoFormer, {record['parameters'] / 1e6:.1f} million parameters, trained on "
-        f"{corpus['train_documents']:,} documents ({corpus['train_tokens']:,} tokens) and validated "
-        f"on {corpus['validation_documents']:,}, in {clock(seconds)} of training steps.",
+        f"{corpus['train_documents']:,} documents ({corpus['train_tokens']:,} tokens) and "
+        f"validated on {corpus['validation_documents']:,}, in {clock(seconds)} of training steps.",
         "",
         "![Loss over the stages](loss.png)",
         "",

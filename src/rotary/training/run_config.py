@@ -1,7 +1,7 @@
-"""The run config: what a training run is made of, as typed values that a file or a command line fills.
+"""The run config: what a run is made of, as typed values that a file or a command line fills.
 
-The sections are plain frozen dataclasses. Their docstrings are the help of ``rotary pretrain``, their
-field names its keys. :meth:`RunConfig.check` lists every problem at once.
+The sections are plain frozen dataclasses. Their docstrings are the help of ``rotary pretrain``,
+their field names its keys. :meth:`RunConfig.check` lists every problem at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModelOptions:
         intermediate_size: Width inside the feed-forward layers.
         hidden_act: Activation of the feed-forward layers.
         hidden_dropout_prob: Dropout of embeddings and layer outputs.
-        attention_probs_dropout_prob: Dropout of attention probabilities; 0 keeps the fast path on CPUs.
+        attention_probs_dropout_prob: Dropout of attention; 0 keeps the fast path on CPUs.
         initializer_range: Standard deviation of the initial weights.
         type_vocab_size: Segment types (0 removes the segment embedding).
         layer_norm_eps: Epsilon of the layer norms.
@@ -77,7 +77,7 @@ class DataOptions:
         text_field: The field of a JSONL line that holds the text.
         validation_fraction: Share of the documents kept for validation.
         validation_length: Tokens in a validation row.
-        mask_fraction: Share of the tokens to predict (of these 80 % masked, 10 % replaced, 10 % kept).
+        mask_fraction: Share of the tokens to predict (80 % of them masked, 10 % replaced).
     """
 
     vocab_size: int = 8192
@@ -154,7 +154,7 @@ class RunConfig:
         return sum(stage.steps for stage in self.stages)
 
     def check(self) -> None:
-        """Refuse values that cannot be right; those of ``model`` are checked by the model's own config.
+        """Refuse values that cannot be right; the model's own config checks those of ``model``.
 
         Raises:
             ConfigError: Once, with every problem.

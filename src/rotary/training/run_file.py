@@ -1,4 +1,4 @@
-"""Run configs as TOML: read with every unknown key named, written so that ``--config`` takes them back."""
+"""Run configs as TOML: every unknown key is named, and ``--config`` takes back what was written."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def read_config_text(name: str) -> tuple[str, str]:
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """Parse TOML into ``{"section.key": value}``, passing over the record of a finished run.
+    """Parse TOML into ``{"section.key": value}``, passing over the record of a run.
 
     Raises:
-        ConfigError: On a syntax error (file, line), or with every unknown key and the nearest known.
+        ConfigError: On a syntax error (file, line), or with every unknown key.
     """
     try:
         tables = tomllib.loads(text)
@@ -92,9 +92,11 @@ def _stage_key_problems(stages: Any) -> list[str]:
         return ["stages must be a list of tables with length, batch and steps."]
     problems = []
     for index, stage in enumerate(stages):
-        for key in stage:
-            if key not in names:
-                problems.append(f"stages[{index}]: unknown key {key!r}.{nearest(key, names)}")
+        problems += [
+            f"stages[{index}]: unknown key {key!r}.{nearest(key, names)}"
+            for key in stage
+            if key not in names
+        ]
         missing = [name for name in names if name not in stage]
         if missing:
             problems.append(f"stages[{index}] lacks {', '.join(missing)}.")
@@ -125,7 +127,7 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 
 def build(flat: Mapping[str, Any]) -> RunConfig:
-    """The config of checked values ``{"section.key": value}``; keys left out keep their defaults."""
+    """The config of checked values ``{"section.key": value}``; other keys keep their defaults."""
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     top: dict[str, Any] = {}
     for key, value in flat.items():

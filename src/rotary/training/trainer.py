@@ -28,7 +28,7 @@ from rotary.training.metrics import MetricsLog, Window, mean
 from rotary.training.progress import Progress
 from rotary.training.run_config import RunConfig, TrainingOptions
 from rotary.training.stages import StageTable
-from rotary.training.task import Batch, Task
+from rotary.training.task import Batch, Measured, Task
 
 WINDOW = "window.json"
 
@@ -98,7 +98,8 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         self.window = Window()
         self.progress = progress
         self.request = request
-        self._sums: list[Tensor] = []
+        self._sums: Tensor | None = None
+        self.control: Any  # The Trainer's own; the checker cannot see it.
         super().__init__(
             model=task.model,
             args=arguments,
@@ -121,7 +122,7 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         """Batches in the order of the steps; each process makes its own part."""
         return DataLoader(
             self.train_dataset,
-            batch_sampler=InOrder(len(self.train_dataset)),  # type: ignore[arg-type]
+            batch_sampler=InOrder(len(self.train_dataset)),
             collate_fn=_first,
             num_workers=self.config.training.workers,
             pin_memory=self.args.device.type == "cuda",
@@ -140,24 +141,25 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         if num_items_in_batch is None or return_outputs:
             raise RuntimeError("StagedTrainer measures whole steps of its task only.")
         measured = self.task.measure(model, inputs)
-        self._sums.append(
-            torch.stack(
-                [
-                    measured.loss.detach().double(),
-                    measured.correct.double(),
-                    measured.count.double(),
-                    self.task.num_tokens(inputs).double(),
-                ]
-            )
-        )
+        sums = self._stack(measured, self.task.num_tokens(inputs))
+        self._sums = sums if self._sums is None else self._sums + sums
         # Gradients are averaged over processes afterwards; the factor makes that a sum.
         return measured.loss * (self.args.world_size / num_items_in_batch)
 
     def take_sums(self) -> list[float]:
-        """Loss, right, predicted and real tokens of the passes since the last call, all processes."""
-        total = torch.stack(self._sums).sum(dim=0)
-        self._sums.clear()
+        """Loss, right, predicted and real tokens since the last call, over all processes."""
+        if self._sums is None:
+            return [0.0, 0.0, 0.0, 0.0]
+        total, self._sums = self._sums, None
         return self.accelerator.reduce(total, reduction="sum").tolist()
+
+    def _stack(self, measured: Measured, num_tokens: Tensor) -> Tensor:
+        """Four sums that stay on the device until a line needs them."""
+        # In float64 the sum of some thousand float32 values is exact, however it is grouped, so a
+        # resumed run writes the same numbers. Apple's GPUs have no float64.
+        wide = torch.float32 if self.args.device.type == "mps" else torch.float64
+        parts = (measured.loss.detach(), measured.correct, measured.count, num_tokens)
+        return torch.stack([part.to(wide) for part in parts])
 
     @torch.no_grad()
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -165,16 +167,16 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         model = self.model_wrapped if self.is_fsdp_enabled else self.model
         was_training = model.training
         model.eval()
-        totals = torch.zeros(3, dtype=torch.float64, device=self.args.device)
+        totals: Tensor | float = 0.0
         for index in range(self.task.num_validation_batches):
             batch = self.task.validation_batch(
                 index, part=self.args.process_index, num_parts=self.args.world_size
             )
             with self.accelerator.autocast():
                 measured = self.task.measure(model, self._prepare_inputs(batch))
-            totals += torch.stack([measured.loss, measured.correct, measured.count]).double()
+            totals = totals + self._stack(measured, self.task.num_tokens(batch))
         model.train(was_training)
-        loss, correct, count = self.accelerator.reduce(totals, reduction="sum").tolist()
+        loss, correct, count, _ = self.accelerator.reduce(totals, reduction="sum").tolist()
         event = {
             "event": "evaluation",
             "step": self.state.global_step,
@@ -255,26 +257,32 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
         """Add up, write a line when it is time, end a stage, stop when asked to."""
         trainer, step = self.trainer, state.global_step
         options = trainer.config.training
-        loss, correct, count, tokens = trainer.take_sums()
         now = time.perf_counter()
-        trainer.window.add(loss, correct, count, tokens)
-        trainer.window.add_time(now - self._began)
+        trainer.window.count_step(now - self._began)
         self._began = now
-        if not math.isfinite(loss):
-            raise RunError(
-                f"the loss became {loss} at step {step}. Try a lower training.learning_rate "
-                f"(now {options.learning_rate}) or more training.warmup_steps."
-            )
         stage = trainer.stages.stage_of(step - 1)
         is_end = step == stage.end
-        if is_end or step % options.log_every == 0:
+        control.should_evaluate = is_end or _is_due(step, options.evaluate_every)
+        control.should_save = is_end or _is_due(step, options.checkpoint_every)
+        self._stop_if_asked(control)
+        has_line = is_end or _is_due(step, options.log_every)
+        if has_line or control.should_save:  # Only then is the device waited for.
+            self._add_sums(step)
+        if has_line:
             self._write_line(step, stage.number)
         trainer.progress.stepped(step, stage, trainer.window)
         if is_end:
             self._end_stage(step, stage.number)
-        control.should_evaluate = is_end or _is_due(step, options.evaluate_every)
-        control.should_save = is_end or _is_due(step, options.checkpoint_every)
-        self._stop_if_asked(control)
+
+    def _add_sums(self, step: int) -> None:
+        sums = self.trainer.take_sums()
+        self.trainer.window.add(*sums)
+        if not math.isfinite(sums[0]):
+            options = self.trainer.config.training
+            raise RunError(
+                f"the loss is {sums[0]} at step {step}. Try a lower training.learning_rate (now "
+                f"{options.learning_rate}), more training.warmup_steps or a training.max_grad_norm."
+            )
 
     def _write_line(self, step: int, stage: int) -> None:
         rate = self.trainer._get_learning_rate()
