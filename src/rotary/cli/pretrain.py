@@ -20,6 +20,7 @@ from rich.console import Console
 from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
 from rotary.training.folder import Mode, RunFolder
+from rotary.training.progress import say
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
 
 DESCRIPTION = """\
@@ -82,7 +83,7 @@ def _run(
         from rotary.training.pretraining import is_finished, pretrain
 
         if mode == "resume" and is_finished(RunFolder(output)):
-            console.print(f"{output}: this run is finished; nothing is left to do.", markup=False)
+            say(console, f"{output}: this run is finished; nothing is left to do.")
             return 0
         outcome = pretrain(
             config,
@@ -104,8 +105,9 @@ def _run(
         return 128 + outcome.stopped_by
     if not outcome.is_main:
         return 0
-    fill = f'rotary fill-mask {shlex.quote(output)} "The function returns a [MASK] of strings."'
-    console.print(f"\nEverything is in {output}. Try:\n  {fill}", highlight=False, markup=False)
+    text = shlex.quote(outcome.example or "text with [MASK]")
+    fill = f"rotary fill-mask {shlex.quote(output)} {text}"
+    say(console, f"\nEverything is in {output}. Try:\n  {fill}")
     return 0
 
 
@@ -135,7 +137,7 @@ def _parse(arguments: Sequence[str], base: dict[str, Any]) -> Any:
     except ArgumentError as error:
         message = _one_line(error)
         if "nrecognized arguments" in message:
-            given = message.split(":", 1)[1].split()[0]
+            given = message.split(":", 1)[1].split()[0].rstrip(".")
             known = [*run_file.config_keys(), *OTHERS]
             hint = nearest(given.lstrip("-").split("=")[0], known)
             hint = hint.replace("'", "'--", 1)
@@ -161,7 +163,7 @@ def _one_line(error: ArgumentError) -> str:
     kind = typing.get_type_hints(SECTIONS.get(section, RunConfig))[name]
     if typing.get_origin(kind) is typing.Literal:
         return one_of(key[1], value[1], typing.get_args(kind))
-    return f"{key[1]} is {value[1]!r}; expected is {_kind(kind)}."
+    return f"{key[1]} is {value[1]!r}; it must be {_kind(kind)}."
 
 
 def _kind(kind: Any) -> str:

@@ -31,7 +31,7 @@ from rotary.training.folder import (
 from rotary.training.guesses import Sample, sample
 from rotary.training.interrupts import StopRequest
 from rotary.training.metrics import Event
-from rotary.training.progress import Progress
+from rotary.training.progress import Progress, say
 from rotary.training.quiet import quieten
 from rotary.training.run_config import RunConfig
 from rotary.training.task import MaskedLanguageModeling
@@ -50,12 +50,14 @@ class Outcome:
         step: Steps done.
         stopped_by: The signal that stopped it.
         is_main: Whether this process speaks for all.
+        example: A masked sentence of the validation set, to try the model on.
     """
 
     final: Event | None
     step: int
     stopped_by: int | None = None
     is_main: bool = True
+    example: str | None = None
 
 
 def pretrain(
@@ -125,16 +127,14 @@ def _find_checkpoint(
     if mode != "resume":
         return None
 
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    found = checkpoints.newest(folder.checkpoints, say)
+    found = checkpoints.newest(folder.checkpoints, lambda text: say(console, text))
     if found is not None:
-        say(f"resuming from checkpoint {found.path.name}, which verifies")
+        text = f"resuming from checkpoint {found.path.name}, which verifies"
     elif folder.holds_run:
-        say(f"{folder.path} holds a run without a whole checkpoint: starting from its beginning")
+        text = f"{folder.path} holds a run without a whole checkpoint: starting from its beginning"
     else:
-        say(f"{folder.path} holds no run yet: starting from the beginning")
+        text = f"{folder.path} holds no run yet: starting from the beginning"
+    say(console, text)
     return found
 
 
@@ -149,7 +149,7 @@ class _Run:
         self.is_main = arguments.process_index == 0
 
     def say(self, label: str, text: str) -> None:
-        self.console.print(f"{label:<8}{text}", highlight=False, markup=False, soft_wrap=True)
+        say(self.console, f"{label:<8}{text}")
 
     def prepare(
         self, texts: Sequence[str], checkpoint: checkpoints.Checkpoint | None, command: str
@@ -193,16 +193,18 @@ class _Run:
         step = trainer.state.global_step
         if request.signal is not None and step < self.config.total_steps:
             return Outcome(None, step, int(request.signal), self.is_main)
-        final = self._finish(trainer)
+        final, samples = self._finish(trainer)
         trainer.accelerator.wait_for_everyone()
-        return Outcome(final, step, is_main=self.is_main)
+        mask = self.corpus.tokenizer.mask_token
+        example = f"{samples[0].before}{mask}{samples[0].after}" if samples else None
+        return Outcome(final, step, is_main=self.is_main, example=example)
 
-    def _finish(self, trainer: StagedTrainer) -> Event | None:
+    def _finish(self, trainer: StagedTrainer) -> tuple[Event | None, list[Sample]]:
         self.model.config.sparse_logits = False  # A reader of the model expects all logits.
         staging = self.folder.path / ".writing-model"
         trainer.save_model(str(staging))
         if not self.is_main:
-            return None
+            return None, []
         self.folder.adopt(staging, MODEL_FILES)
         shutil.rmtree(staging)
         final = self._final_event(trainer)
@@ -217,7 +219,7 @@ class _Run:
         self._write_report(trainer, final, samples)
         trainer.metrics.append(final)
         report.print_results(self.console, final, samples)
-        return final
+        return final, samples
 
     def _final_event(self, trainer: StagedTrainer) -> Event:
         keys = ("length", "batch", "steps", "loss", "accuracy")

@@ -57,7 +57,7 @@ class Progress:
     def say(self, text: str) -> None:
         """A plain line, above the live ones."""
         if self.console is not None:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(self.console, text)
 
     def measured(self, event: Event) -> None:
         """Take the newest line of the metrics."""
@@ -109,6 +109,11 @@ class Progress:
             f"loss {self.last['loss']:.3f}  accuracy {self.last['accuracy']:.3f}  "
             f"{self.last['tokens_per_second']:,} tokens/s  {left} left"
         )
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: no markup, no colours for numbers, no line breaks put in."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

@@ -20,13 +20,14 @@ CAPTION = "Loss (nats per masked token) and accuracy are means over the last fif
 
 def print_results(console: Console, final: Event, samples: Sequence[Sample]) -> None:
     """Print the table of stages, validation beside the baseline, and sentences with guesses."""
-    table = Table(caption=CAPTION, caption_justify="left", header_style="bold")
+    table = Table(header_style="bold")
     for name in COLUMNS:
         table.add_column(name, justify="right")
     for row in _stage_rows(final):
         table.add_row(*row)
     console.print()
     console.print(table)
+    console.print(CAPTION, style="dim", soft_wrap=True)
     console.print()
     for name, loss, accuracy in _comparison(final):
         console.print(f"{name:<18}loss {loss:>6}  accuracy {accuracy}", highlight=False)

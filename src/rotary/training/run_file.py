@@ -77,7 +77,7 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
             problems.append(f"{key} is a section; write [{key}] and its keys below it.")
         else:
             flat[key] = value
-    known = config_keys()
+    known = [*config_keys(), *SECTIONS]
     problems += [f"unknown key {key!r}.{nearest(key, known)}" for key in flat if key not in known]
     if "stages" in flat:
         problems += _stage_key_problems(flat["stages"])
