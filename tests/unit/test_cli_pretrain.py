@@ -13,12 +13,10 @@ from rotary.cli.main import main
 def _one_thread():
     import torch
 
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before[0])
-    torch.use_deterministic_algorithms(before[1])
-    torch.set_flush_denormal(False)
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A corpus and settings so small that the whole job takes a second; used by several test modules."""
+"""A corpus and settings so small that the whole job takes a second."""
 
 import json
 import multiprocessing
@@ -56,7 +56,7 @@ _FORKSERVER.set_forkserver_preload(["rotary.training.pretraining", "rotary.cli.p
 
 
 def run_in_child(arguments, moment=None):
-    """Run `rotary pretrain` in another process; return its exit code (-9: killed) and its output."""
+    """Run `rotary pretrain` in another process; return its exit code and its output."""
     receive, send = _FORKSERVER.Pipe(duplex=False)
     child = _FORKSERVER.Process(target=_child, args=(arguments, moment, send))
     child.start()

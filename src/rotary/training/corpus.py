@@ -14,7 +14,7 @@ from rotary.data.masking import IGNORED, Masking
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.split import split_documents
 from rotary.data.text import Document, embedded_corpus, read_documents
-from rotary.data.vocabulary import load_tokenizer, train_wordpiece
+from rotary.data.vocabulary import train_wordpiece
 from rotary.errors import ConfigError
 from rotary.training.run_config import RunConfig
 from rotary.training.stages import StageTable
@@ -121,7 +121,7 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
     Args:
         documents: The corpus.
         config: The run config.
-        tokenizer: A tokenizer that a resumed run already has; else the config says which.
+        tokenizer: A ready tokenizer; one is trained on the training documents if None.
 
     Raises:
         DataError: If the documents are not enough.
@@ -129,9 +129,7 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
     train, validation = split_documents(
         documents, validation_fraction=config.data.validation_fraction, seed=config.seed
     )
-    if tokenizer is None and config.tokenizer is not None:
-        tokenizer = load_tokenizer(config.tokenizer)
-    elif tokenizer is None:
+    if tokenizer is None:
         tokenizer = train_wordpiece(train, vocab_size=config.data.vocab_size)
     tokens = tokenize_documents(train, tokenizer)
     validation_tokens = tokenize_documents(validation, tokenizer)

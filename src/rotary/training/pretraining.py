@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -90,18 +92,36 @@ def pretrain(
     model_config(config, vocab_size=config.data.vocab_size)
     folder = RunFolder(output)
     folder.check(mode)
-    torch.set_flush_denormal(True)
-    torch.use_deterministic_algorithms(config.training.deterministic)
-    # Filling fresh memory guards against reading it before it is written; nothing here does.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     arguments = training_arguments(config, folder.checkpoints)
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
         console = Console(quiet=True)
-    checkpoint = _find_checkpoint(folder, mode, console)
-    run = _Run(config, folder, arguments, console)
-    run.prepare(texts, checkpoint, command)
-    return run.train(checkpoint)
+    with _numerics(config.training.deterministic):
+        checkpoint = _find_checkpoint(folder, mode, console)
+        run = _Run(config, folder, arguments, console)
+        run.prepare(texts, checkpoint, command)
+        return run.train(checkpoint)
+
+
+@contextlib.contextmanager
+def _numerics(is_deterministic: bool) -> Iterator[None]:
+    """Numbers too small to matter become 0, and algorithms give the same bits each time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_flush_denormal(True)  # Before the first thread is started, which inherits it.
+    if is_deterministic:
+        # cuBLAS asks for this in the environment, before its first use.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # An operation without such an algorithm warns, by name, and runs.
+    torch.use_deterministic_algorithms(is_deterministic, warn_only=True)
+    # Filling fresh memory guards against reading it before it is written; nothing here does.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
 
 
 def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
@@ -155,8 +175,10 @@ class _Run:
         self, texts: Sequence[str], checkpoint: checkpoints.Checkpoint | None, command: str
     ) -> None:
         """Make batches and the model, check them, then write the beginning of the run."""
-        documents = read_corpus(texts, self.config.data.text_field)
         tokenizer = None
+        if self.config.tokenizer is not None and checkpoint is None:
+            tokenizer = load_tokenizer(self.config.tokenizer)
+        documents = read_corpus(texts, self.config.data.text_field)
         if self.folder.holds_run and checkpoint is not None:
             self._check_same_corpus(digest(documents))
             tokenizer = load_tokenizer(self.folder.path)
