@@ -83,8 +83,8 @@ def test_the_digest_sees_every_character_and_no_name(corpus, tmp_path):
 
 def test_a_window_is_a_mean_over_tokens_and_begins_anew():
     window = Window()
-    window.add(loss=6.0, correct=1, count=3, tokens=20)
-    window.add(loss=2.0, correct=1, count=1, tokens=10)
+    window.add(loss=6.0, correct=1.0, count=3.0, tokens=20.0)
+    window.add(loss=2.0, correct=1.0, count=1.0, tokens=10.0)
     window.count_step(0.5)
     window.count_step(1.0)
     event = window.take(step=2, stage=1, learning_rate=0.1)

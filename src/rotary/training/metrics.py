@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 Event = dict[str, Any]
@@ -66,7 +67,7 @@ class Window:
         self.loss = self.correct = self.count = self.tokens = self.seconds = 0.0
         return event
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, int | float]:
         """The numbers, for a checkpoint."""
         return asdict(self)
 
@@ -122,6 +123,6 @@ class MetricsLog:
             "length": length,
             "batch": batch,
             "steps": steps,
-            "loss": mean(sum(event["loss"] for event in last), len(last)),
-            "accuracy": mean(sum(event["accuracy"] for event in last), len(last)),
+            "loss": fmean(event["loss"] for event in last),
+            "accuracy": fmean(event["accuracy"] for event in last),
         }
