@@ -56,7 +56,6 @@ def t5_bucket(
     """Number of the bucket of a distance, key position minus query position (T5, section 2.1).
 
     Half of the buckets hold one distance each, the others grow as a power up to
-    Half of the buckets hold one distance each, the others grow as a power up to
     ``max_distance``; everything beyond shares the last one. Two-sided, keys that come later have
     buckets of their own.
 
