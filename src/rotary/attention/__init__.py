@@ -1,4 +1,4 @@
-"""Attention under rotary positions: functions first."""
+"""Attention as functions: softmax over packed documents, linear attention, and the encodings."""
 
 from rotary.attention.softmax import packed_attention
 

@@ -20,6 +20,7 @@ from rotary.models.roformer.layers import (
     RoFormerEncoder,
     register_packed_attention,
 )
+from rotary.models.roformer.loading import STOCK_TABLE, check_loaded, rename_for
 from rotary.models.roformer.token_layout import (
     TokenLayout,
     check_batch,
@@ -40,7 +41,7 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_attention_backend = True
     _no_split_modules = ("RoFormerLayer",)
-    _keys_to_ignore_on_load_unexpected = (r"encoder\.embed_positions\.weight$",)
+    _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."),)
 
     def __init__(self, config: RoFormerConfig) -> None:
         register_packed_attention()
@@ -66,23 +67,32 @@ class RoFormerPreTrainedModel(PreTrainedModel):
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
             init.zeros_(module.bias)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a folder or a model of the hub; see :class:`transformers.PreTrainedModel`.
+
+        Raises:
+            ConfigError: If the encoder would stay partly at random, or weights have no place in it.
+        """
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        check_loaded(info, f"{cls.base_model_prefix}.", pretrained_model_name_or_path)
+        return (model, info) if output_loading_info else model
+
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Load by name; transformers' frozen sine table is left out, the prefix may be missing.
 
         Names with and without ``roformer.`` are taken. Everything else must match, or PyTorch
         raises and lists it.
         """
-        own, prefix = set(self.state_dict()), f"{self.base_model_prefix}."
-        renamed = {}
-        for name, tensor in state_dict.items():
-            if name.endswith("encoder.embed_positions.weight"):
-                continue
-            if name not in own:
-                if name.startswith(prefix) and name.removeprefix(prefix) in own:
-                    name = name.removeprefix(prefix)
-                elif prefix + name in own:
-                    name = prefix + name
-            renamed[name] = tensor
+        renamed = rename_for(self.state_dict(), state_dict, f"{self.base_model_prefix}.")
         return super().load_state_dict(renamed, strict=strict, assign=assign)
 
 

@@ -92,13 +92,12 @@ def lay_in_rows(
     """
     columns = shape[1]
     keys = num_cached + columns if num_keys is None else num_keys
+    mask = None
     if attention_mask is not None and attention_mask.ndim == 4:
-        positions = _default_positions(None, None, shape, device, num_cached)
-        positions = positions if position_ids is None else position_ids
-        return TokenLayout(shape, positions, attention_mask)
+        # Ready made, so the order of the tokens is in it too (UniLM lets a prefix see itself).
+        mask, attention_mask, is_causal = attention_mask, None, False
     if position_ids is None:
         position_ids = _default_positions(attention_mask, document_ids, shape, device, num_cached)
-    mask = None
     if attention_mask is not None:
         mask = attention_mask.bool()[:, None, None, :]
         if mask.shape[-1] < keys:
@@ -140,7 +139,7 @@ def lay_end_to_end(
     rows, columns = shape
     documents = torch.ones(shape, dtype=torch.int64, device=device)
     if document_ids is not None:
-        documents = document_ids.to(torch.int64)
+        documents = document_ids.to(torch.int64).clamp(min=0)
     if attention_mask is not None:
         documents = documents * attention_mask.bool()
     positions = position_ids
@@ -201,9 +200,13 @@ def check_batch(
     rows, columns = shape
     row_shape = (rows, columns)
     if attention_mask is not None and attention_mask.ndim != 4:
-        accepted = {(rows, columns + num_cached), row_shape}
-        if tuple(attention_mask.shape) not in accepted:
+        if tuple(attention_mask.shape) != (rows, columns + num_cached):
             raise _wrong_shape("attention_mask", attention_mask, (rows, columns + num_cached))
+    elif attention_mask is not None and attention_mask.dtype != torch.bool:
+        raise DtypeError(
+            f"RoFormerModel: an attention_mask of four axes is {attention_mask.dtype}; it must be "
+            "boolean, True where a query may attend to a key."
+        )
     for name, ids in (("document_ids", document_ids), ("token_type_ids", token_type_ids)):
         if ids is not None and tuple(ids.shape) != row_shape:
             raise _wrong_shape(name, ids, row_shape)
@@ -219,10 +222,33 @@ def check_batch(
                 f"RoFormerModel: {name} are {ids.dtype}; they must be integers, which mixed "
                 "precision leaves alone."
             )
-    if document_ids is not None and num_cached:
+    if document_ids is None:
+        return
+    if num_cached:
         raise ShapeError(
             "RoFormerModel: document_ids cannot go with a cache; generate one document per row."
         )
+    if not torch.compiler.is_compiling():
+        _check_whole_documents(document_ids)
+
+
+def _check_whole_documents(document_ids: Tensor) -> None:
+    """Raise if a number comes back after another: positions could not restart there."""
+    ids = document_ids.clamp(min=0)
+    starts = torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True) & (ids > 0)
+    row, column = starts.nonzero(as_tuple=True)
+    pairs = torch.stack((row, ids[row, column]), dim=1)
+    if len(torch.unique(pairs, dim=0)) == len(pairs):
+        return
+    seen: set[tuple[int, int]] = set()
+    for (r, document), place in zip(pairs.tolist(), column.tolist(), strict=True):
+        if (r, document) in seen:
+            raise ShapeError(
+                f"RoFormerModel: document_ids of row {r} come back to document {document} at token "
+                f"{place}, after it had ended; the tokens of a document must be neighbours. Number "
+                "the documents of a row 1, 2, 3, ... in order."
+            )
+        seen.add((r, document))
 
 
 def _wrong_shape(name: str, tensor: Tensor, expected: tuple[int, int]) -> ShapeError:
