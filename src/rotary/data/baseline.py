@@ -48,8 +48,9 @@ def unigram_loss(counts: Integer[np.ndarray, " vocab_size"], batches: Iterable[B
 
     Example:
         >>> import torch
-        >>> unigram_loss(np.array([0, 2, 0, 0]), [{"labels": torch.tensor([[1, -100]])}])
-        0.6931471805599453
+        >>> batches = [{"labels": torch.tensor([[1, -100]])}]
+        >>> round(unigram_loss(np.array([0, 2, 0, 0]), batches), 6)  # ln 2
+        0.693147
     """
     losses = np.log(counts.sum() + len(counts)) - np.log(counts + 1.0)
     total, number = 0.0, 0

@@ -50,7 +50,7 @@ def tokenize_documents(
         >>> documents = [Document("a", "turn and turn"), Document("b", "and")]
         >>> tokens = tokenize_documents(documents, train_wordpiece(documents, vocab_size=50))
         >>> [len(ids) for ids in tokens["input_ids"]]
-        [3, 3]
+        [3, 1]
     """
     batches = (_tokenize(texts, tokenizer) for texts in _some_at_once(documents))
     if cache_dir is None:
@@ -150,8 +150,8 @@ def pack(lengths: Integer[np.ndarray, " documents"], row_length: int) -> Placeme
 
     Example:
         >>> placement = pack(np.array([6, 2, 25]), row_length=12)
-        >>> placement.num_rows, placement.fill
-        (4, 0.9375)
+        >>> placement.num_rows, placement.row.tolist(), round(placement.fill, 3)
+        (4, [0, 1, 2, 2, 3], 0.896)
     """
     if row_length < 3:
         raise ConfigError(
@@ -229,7 +229,7 @@ class PackedRows:
         >>> tokenizer = train_wordpiece(documents, vocab_size=50)
         >>> rows = PackedRows(tokenize_documents(documents, tokenizer), tokenizer, row_length=12)
         >>> len(rows), rows.placement.fill
-        (1, 0.8333333333333334)
+        (1, 0.6666666666666666)
     """
 
     def __init__(

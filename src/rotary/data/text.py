@@ -54,9 +54,9 @@ def read_documents(
 
     Example:
         >>> import pathlib, tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> _ = pathlib.Path(folder.name, "a.txt").write_text("A first document.")
-        >>> read_documents(folder.name)[0].text
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pathlib.Path(folder, "a.txt").write_text("A first document.")
+        ...     read_documents(folder)[0].text
         'A first document.'
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
@@ -171,7 +171,7 @@ def _field(line: str, text_field: str, place: str) -> str:
     if not isinstance(record, dict):
         raise DataError(
             f"{place}: a line has to be a JSON object with the field {text_field!r}; this one is "
-            f"a {type(record).__name__}."
+            f"of type {type(record).__name__}."
         )
     if text_field not in record:
         keys = ", ".join(map(repr, record)) or "none"
@@ -182,7 +182,8 @@ def _field(line: str, text_field: str, place: str) -> str:
     text = record[text_field]
     if not isinstance(text, str):
         raise DataError(
-            f"{place}: the field {text_field!r} is a {type(text).__name__}; it has to be a string."
+            f"{place}: the field {text_field!r} is of type {type(text).__name__}; it has to be a "
+            "string."
         )
     try:
         text.encode()
