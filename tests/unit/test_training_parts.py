@@ -158,10 +158,9 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, color_system=None)
     line = {"loss": 5.5, "accuracy": 0.25, "tokens_per_second": 1234}
-    window = Window(steps=1, seconds=2.0)
     with Progress(stages, console) as progress:
         progress.measured(line)
-        progress.stepped(1, StageTable(stages).places[0], window)
+        progress.stepped(1, StageTable(stages).places[0], 2.0)
     shown = file.getvalue()
     for piece in (
         "stage 1/1 (64 x 8)",
@@ -174,4 +173,4 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
         assert piece in shown
     with Progress(stages, None) as silent:
         silent.measured(line)
-        silent.stepped(4, StageTable(stages).places[0], window)
+        silent.stepped(4, StageTable(stages).places[0], 2.0)

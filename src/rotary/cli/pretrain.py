@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from rich.console import Console
 
 from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
-from rotary.training.folder import Mode, RunFolder
+from rotary.training.folder import RUN_FILE, Mode, RunFolder
 from rotary.training.progress import say
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
 
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if "--resume" in arguments and RunFolder(output).holds_run:
         stored, record = RunFolder(output).read_run()
         if config_name is None:
-            base = run_file.flatten(stored)
+            base = _checked(run_file.flatten(stored), RunFolder(output).file(RUN_FILE))
     parsed = _parse(arguments, base)
     config = run_file.build({key: _plain(parsed[key]) for key in run_file.config_keys()})
     config.check()
@@ -93,6 +94,13 @@ def _run(
             command=shlex.join(["rotary", "pretrain", *arguments]),
             console=console,
         )
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise RunError(
+            f"{error.filename or output}: {os.strerror(error.errno).lower()}. Make room, then go "
+            f"on from the last whole checkpoint with: {resume}"
+        ) from error
     except KeyboardInterrupt:
         print(f"\nStopped. If training had begun, go on with:\n  {resume}", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -114,20 +122,19 @@ def _run(
 def _base_config(name: str | None) -> dict[str, Any]:
     """The values that the command line changes: of the named config, or of the demo."""
     text, shown = run_file.read_config_text(name or "demo")
-    flat = run_file.flatten(RunConfig()) | run_file.parse_toml(text, shown)
-    try:
-        return _checked(flat)
-    except ArgumentError as error:
-        raise ConfigError(f"{shown}: {_one_line(error)}") from None
+    return _checked(run_file.flatten(RunConfig()) | run_file.parse_toml(text, shown), shown)
 
 
-def _checked(flat: dict[str, Any]) -> dict[str, Any]:
+def _checked(flat: dict[str, Any], name: object) -> dict[str, Any]:
     """The values with their types checked, by the same rules as on the command line."""
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = value
-    parsed = _parser({}).parse_object(nested)
+    try:
+        parsed = _parser({}).parse_object(nested)
+    except ArgumentError as error:
+        raise ConfigError(f"{name}: {_one_line(error)}") from None
     return {key: _plain(parsed[key]) for key in flat}
 
 

@@ -193,6 +193,8 @@ class _Run:
             )
         )
         self.record = self._make_record(texts, command)
+        # Until all processes have looked at the folder, it stays as it is.
+        self.arguments.distributed_state.wait_for_everyone()
         if checkpoint is not None:
             _, self.record = self.folder.read_run()
             self._say_changes()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from rotary.training.metrics import Event, Window
+from rotary.training.metrics import Event
 from rotary.training.run_config import Stage
 from rotary.training.stages import StagePlace
 
@@ -33,7 +33,7 @@ class Progress:
         self._bars: Bars | None = None
         self._bar: Any = None
         self._shown: int | None = None
-        self._speed = 0.0
+        self._pace = 0.0  # Seconds a step, the last ten or so weighing most.
         self._last_plain = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -67,21 +67,18 @@ class Progress:
         """Take the newest validation."""
         self.validation = event
 
-    def stepped(self, step: int, stage: StagePlace, window: Window) -> None:
+    def stepped(self, step: int, stage: StagePlace, seconds: float) -> None:
         """A step is done.
 
         Args:
             step: Steps done in all.
             stage: The stage it was in.
-            window: Sums of the steps that are not in a line yet.
+            seconds: How long it took.
         """
         if self.console is None:
             return
         done = step - stage.begin
-        if window.seconds and window.steps:
-            self._speed = window.steps / window.seconds
-        elif self.last is not None and self.last["tokens_per_second"]:
-            pass  # The line was just written: the speed of the steps before stands.
+        self._pace = seconds if done <= 1 or not self._pace else 0.9 * self._pace + 0.1 * seconds
         numbers = self._numbers(stage.steps - done)
         if self._bars is not None:
             self._show_bar(stage, done, numbers)
@@ -104,7 +101,7 @@ class Progress:
     def _numbers(self, steps_left: int) -> str:
         if self.last is None:
             return "..."
-        left = clock(steps_left / self._speed) if self._speed else "?"
+        left = clock(steps_left * self._pace)
         return (
             f"loss {self.last['loss']:.3f}  accuracy {self.last['accuracy']:.3f}  "
             f"{self.last['tokens_per_second']:,} tokens/s  {left} left"

@@ -240,6 +240,7 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: StagedTrainer) -> None:
         self.trainer = trainer
         self._began = 0.0
+        self._rate = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
@@ -253,13 +254,17 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
         """Nor is the writing of a checkpoint."""
         self._began = time.perf_counter()
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the learning rate that this step is made with."""
+        self._rate = float(self.trainer._get_learning_rate())
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Add up, write a line when it is time, end a stage, stop when asked to."""
         trainer, step = self.trainer, state.global_step
         options = trainer.config.training
         now = time.perf_counter()
-        trainer.window.count_step(now - self._began)
-        self._began = now
+        seconds, self._began = now - self._began, now
+        trainer.window.count_step(seconds)
         stage = trainer.stages.stage_of(step - 1)
         is_end = step == stage.end
         control.should_evaluate = is_end or _is_due(step, options.evaluate_every)
@@ -270,7 +275,7 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
             self._add_sums(step)
         if has_line:
             self._write_line(step, stage.number)
-        trainer.progress.stepped(step, stage, trainer.window)
+        trainer.progress.stepped(step, stage, seconds)
         if is_end:
             self._end_stage(step, stage.number)
 
@@ -285,8 +290,7 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
             )
 
     def _write_line(self, step: int, stage: int) -> None:
-        rate = self.trainer._get_learning_rate()
-        event = self.trainer.window.take(step, stage, rate)
+        event = self.trainer.window.take(step, stage, self._rate)
         if self.trainer.is_world_process_zero():
             self.trainer.metrics.append(event)
             self.trainer.progress.measured(event)
