@@ -79,7 +79,7 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
     assert err == ""
     for piece in (
         "stage 1/3 (16 x 4)  step 6/6  loss ",
-        " tokens/s  0:00 left",
+        " tokens/s  took 0:0",
         "│     3 │     24 │     4 │     4 │",
         "validation        loss  ",
         "unigram baseline  loss  ",
@@ -348,3 +348,26 @@ def test_help_lists_every_setting(capsys):
 def test_stages_are_given_on_the_command_line(capsys):
     assert pretrain(*TINY, "--show-config") == 0
     assert capsys.readouterr().out.count("[[stages]]") == 3
+
+
+def test_a_full_disk_says_where_to_go_on(corpus, tmp_path, capsys, monkeypatch):
+    import errno
+
+    from rotary.training import checkpoints
+
+    def full(staging, target):
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    monkeypatch.setattr(checkpoints, "publish", full)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert "step-000000003: no space left on device. Make room, then go on" in message
+
+
+def test_a_run_file_that_was_edited_wrongly_is_named(run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    text = (run[0] / "run.toml").read_text()
+    (folder / "run.toml").write_text(text.replace("hidden_size = 16", 'hidden_size = "wide"'))
+    message = error_of(capsys, "--output", folder, "--resume")
+    assert message.startswith(str(folder / "run.toml"))
+    assert message.endswith("model.hidden_size is 'wide'; it must be a whole number.")

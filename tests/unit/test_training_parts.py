@@ -157,7 +157,7 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
     stages = [Stage(64, 8, 4)]
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, color_system=None)
-    line = {"loss": 5.5, "accuracy": 0.25, "tokens_per_second": 1234}
+    line = {"stage": 1, "loss": 5.5, "accuracy": 0.25, "tokens_per_second": 1234}
     with Progress(stages, console) as progress:
         progress.measured(line)
         progress.stepped(1, StageTable(stages).places[0], 2.0)

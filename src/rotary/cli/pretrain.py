@@ -129,8 +129,8 @@ def _checked(flat: dict[str, Any], name: object) -> dict[str, Any]:
     """The values with their types checked, by the same rules as on the command line."""
     nested: dict[str, Any] = {}
     for key, value in flat.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
+        section, _, leaf = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[leaf] = value
     try:
         parsed = _parser({}).parse_object(nested)
     except ArgumentError as error:

@@ -32,8 +32,10 @@ class Progress:
         self.validation: Event | None = None
         self._bars: Bars | None = None
         self._bar: Any = None
-        self._shown: int | None = None
+        self._shown = 0
+        self._stage = 0
         self._pace = 0.0  # Seconds a step, the last ten or so weighing most.
+        self._taken = 0.0  # Seconds of the steps of this stage.
         self._last_plain = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -78,8 +80,11 @@ class Progress:
         if self.console is None:
             return
         done = step - stage.begin
-        self._pace = seconds if done <= 1 or not self._pace else 0.9 * self._pace + 0.1 * seconds
-        numbers = self._numbers(stage.steps - done)
+        if self._stage != stage.number:
+            self._stage, self._pace, self._taken = stage.number, seconds, 0.0
+        self._pace = 0.9 * self._pace + 0.1 * seconds
+        self._taken += seconds
+        numbers = self._numbers(stage, stage.steps - done)
         if self._bars is not None:
             self._show_bar(stage, done, numbers)
         elif done == stage.steps or time.monotonic() - self._last_plain >= PLAIN_EVERY:
@@ -98,13 +103,14 @@ class Progress:
     def _name(self, stage: StagePlace) -> str:
         return f"{stage.number}/{len(self.stages)} ({stage.length} x {stage.batch})"
 
-    def _numbers(self, steps_left: int) -> str:
-        if self.last is None:
+    def _numbers(self, stage: StagePlace, steps_left: int) -> str:
+        if self.last is None or self.last["stage"] != stage.number:
             return "..."
-        left = clock(steps_left * self._pace)
+        time_left = f"{clock(steps_left * self._pace)} left"
         return (
             f"loss {self.last['loss']:.3f}  accuracy {self.last['accuracy']:.3f}  "
-            f"{self.last['tokens_per_second']:,} tokens/s  {left} left"
+            f"{self.last['tokens_per_second']:,} tokens/s  "
+            f"{time_left if steps_left else 'took ' + clock(self._taken)}"
         )
 
 

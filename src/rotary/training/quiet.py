@@ -1,4 +1,4 @@
-"""Third-party chatter off the screen; their warnings and errors stay."""
+"""Third-party chatter off the screen; warnings and errors stay."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import os
 
 
 def quieten() -> None:
-    """Turn off progress bars and notes of transformers and datasets, not their warnings.
+    """Turn off progress bars of transformers, and the notice of tokenizers about forks.
 
-    The tokenizers' fork notice is answered by what it asks for: their own threads are off once
-    worker processes are forked, which is after the text was tokenised.
+    The notice asks to say whether tokenizers may use threads. They may: text is tokenised before
+    worker processes are forked, and those do not tokenise.
     """
-    import datasets
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging
 
-    transformers_logging.set_verbosity_warning()
-    transformers_logging.disable_progress_bar()
-    datasets.utils.logging.set_verbosity_warning()
-    datasets.disable_progress_bars()
+    logging.disable_progress_bar()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
