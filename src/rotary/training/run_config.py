@@ -160,7 +160,7 @@ class RunConfig:
             ConfigError: Once, with every problem.
 
         Example:
-            >>> RunConfig(stages=(Stage(length=64, batch=0, steps=10),)).check()
+            >>> RunConfig(stages=(Stage(length=64, batch=0, steps=2000),)).check()
             Traceback (most recent call last):
             ...
             rotary.errors.ConfigError: stages[0].batch is 0; it must be at least 1.
