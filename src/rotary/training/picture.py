@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rotary.training.metrics import Event
@@ -44,8 +45,12 @@ def draw(
     _name_stages(upper, stages)
     _baseline(upper, unigram_loss, stages[-1].end)
     if validations:
-        _validation_label(upper, validations[-1], unigram_loss)
-        _accuracy_label(lower, validations[-1])
+        last = validations[-1]
+        gain = unigram_loss - last["loss"]
+        side = "below" if gain >= 0 else "above"
+        text = f"{last['loss']:.2f}, {abs(gain):.2f} nats {side} unigram"
+        _last_value(upper, steps, last, "loss", text)
+        _last_value(lower, steps, last, "accuracy", f"{last['accuracy']:.1%}")
     highest = max([unigram_loss, *(event["loss"] for event in steps)])
     lowest = min([unigram_loss, *(event["loss"] for event in [*steps, *validations])])
     upper.set_ylim(max(0.0, lowest - 0.4), highest + 0.12 * (highest - lowest) + 0.4)
@@ -131,38 +136,29 @@ def _baseline(axes: Any, loss: float, end: int) -> None:
     axes.axhline(loss, color=BASELINE, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
     axes.annotate(
         f"unigram baseline {loss:.2f}",
-        (0.012 * end, loss),
-        xytext=(0, -4),
+        (end, loss),
+        xytext=(-8, 4),
         textcoords="offset points",
-        va="top",
-        fontsize=9,
+        ha="right",
+        va="bottom",
+        fontsize=10,
         color=BASELINE,
     )
 
 
-def _validation_label(axes: Any, event: Event, unigram_loss: float) -> None:
-    gain = unigram_loss - event["loss"]
+def _last_value(axes: Any, steps: Sequence[Event], last: Event, what: str, text: str) -> None:
+    """Write the last validation beside its point, on the side where training is not."""
+    is_above = not steps or last[what] >= steps[-1][what]
     axes.annotate(
-        f"{event['loss']:.2f}  ({abs(gain):.2f} nats {'below' if gain >= 0 else 'above'} unigram)",
-        (event["step"], event["loss"]),
-        xytext=(-8, -10),
+        text,
+        (last["step"], last[what]),
+        xytext=(-6, 9 if is_above else -9),
         textcoords="offset points",
         ha="right",
-        va="top",
-        fontsize=10,
+        va="bottom" if is_above else "top",
+        fontsize=11,
         fontweight="bold",
         color=VALIDATION,
-    )
-
-
-def _accuracy_label(axes: Any, event: Event) -> None:
-    axes.annotate(
-        f"{event['accuracy']:.1%}",
-        (event["step"], event["accuracy"]),
-        xytext=(-8, 8),
-        textcoords="offset points",
-        ha="right",
-        fontsize=10,
-        fontweight="bold",
-        color=VALIDATION,
+        path_effects=[withStroke(linewidth=3, foreground=BANDS[0])],
+        zorder=5,
     )
