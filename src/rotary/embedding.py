@@ -296,8 +296,8 @@ class RotaryEmbedding(nn.Module):
         dtype: torch.dtype,
     ) -> Rotation:
         cos, sin = angles.cos(), angles.sin()
-        if dtype is not torch.float64:
-            cos, sin = cos.to(dtype), sin.to(dtype)
+        if dtype is torch.float32:
+            cos, sin = cos.float(), sin.float()
         if device.type == "mps":
             cos, sin = cos.to(device), sin.to(device)
         if isinstance(amplitude, Tensor):
@@ -326,11 +326,13 @@ class RotaryEmbedding(nn.Module):
                 decay = (exact - source.centre) * rates
                 source = source.frequencies
             amplitude = source.amplitude
-            weights = torch.tensor(source.rows, dtype=torch.float64, device=exact.device)
+            weights = source.on(exact)
             if has_offset and self.frequency_offset is not None:
                 weights = weights + self.frequency_offset.to(weights)
             if source.num_heads is not None:
                 exact = exact.unsqueeze(-3) if exact.ndim == 3 else exact[None, None]
+        if exact.shape[-1] == 1:
+            return exact * weights, amplitude, decay
         # One multiplication an axis: autocast would take a matrix product to half precision.
         angles = exact[..., :1] * weights[..., :1, :]
         for axis in range(1, weights.shape[-2]):
@@ -406,7 +408,7 @@ def _exact_positions(positions: Tensor, axes: int) -> Tensor:
         )
     if positions.device.type == "mps":  # It has no float64: the CPU makes its tables.
         positions = positions.cpu()
-    return positions.to(torch.float64)
+    return positions.double()
 
 
 def _scheduled(
@@ -422,8 +424,7 @@ def _scheduled(
     if not isinstance(lengths, Tensor):
         if not torch.compiler.is_compiling():
             found = schedule.at(lengths)
-            weights = torch.tensor(found.rows, dtype=torch.float64, device=exact.device)
-            return weights, found.amplitude
+            return found.on(exact), found.amplitude
         # A number that varies would be compiled anew each time.
         lengths = torch.full((1,), lengths, dtype=torch.int64, device=exact.device)
     elif exact.ndim == 3 and lengths.ndim == 1 and lengths.shape[0] not in (1, exact.shape[0]):
