@@ -20,6 +20,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## Pre-train a small RoFormer on real text and show it at work (writes runs/demo).
 	$(BIN)/rotary pretrain --output runs/demo --overwrite
+	$(BIN)/rotary fill-mask runs/demo "Return a [MASK] of all the names in the module."
 
 lint: $(READY)  ## Format, lint, types, import contract.
 	$(BIN)/ruff format --check .

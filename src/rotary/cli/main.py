@@ -23,7 +23,12 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "pretrain": Command("rotary.cli.pretrain", "train", "pre-train a RoFormer on text"),
+    "fill-mask": Command(
+        "rotary.cli.fill_mask", "train", "guess masked words with a trained model"
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
