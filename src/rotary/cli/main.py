@@ -23,7 +23,10 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "generate": Command("rotary.cli.generate", "models", "continue a text with a causal model"),
+    "run": Command("rotary.cli.run", "models", "run a Hugging Face script with these models"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,6 +27,11 @@ STOCK_ARCHITECTURES = (
 )
 """Heads that stock RoFormer computes equally; its multiple choice reads the last padding."""
 
+_REFUSED_BY_STOCK = "add_cross_attention"
+"""A field that is always False here and that stock insists on being a truth value. A text in its
+place makes ``transformers.RoFormerModel.from_pretrained`` stop and show that text; a model type it
+does not know it would only warn about, and leave the weights it does not find at random."""
+
 
 class RoFormerConfig(PreTrainedConfig):
     """Describe a RoFormer; the defaults are the released base model for Chinese.
@@ -189,18 +194,42 @@ class RoFormerConfig(PreTrainedConfig):
         values["model_type"] = "rotary_roformer" if self.differences_from_stock() else "roformer"
         return values
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What the file holds; one that stock would compute wrongly has a field stock refuses."""
+        values: dict[str, Any] = super().to_diff_dict()
+        if values["model_type"] == "rotary_roformer":
+            values[_REFUSED_BY_STOCK] = (
+                "This is a rotary_roformer: load it with rotary.models, stock would compute "
+                f"something else ({', '.join(self.differences_from_stock())})."
+            )
+        return values
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> Any:
+        """What the file holds; either model type is right here, so none is warned about."""
+        values, unused = super().get_config_dict(*args, **kwargs)
+        return _as_type(values, cls.model_type), unused
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read either model type; see :class:`transformers.PreTrainedConfig`."""
-        if config_dict.get("model_type") in ("roformer", "rotary_roformer"):
-            config_dict = {**config_dict, "model_type": cls.model_type}
-        return super().from_dict(config_dict, **kwargs)
+        return super().from_dict(_as_type(config_dict, cls.model_type), **kwargs)
 
 
 class RotaryRoFormerConfig(RoFormerConfig):
     """A :class:`RoFormerConfig` whose file says ``rotary_roformer``: stock code cannot load it."""
 
     model_type = "rotary_roformer"
+
+
+def _as_type(values: dict[str, Any], model_type: str) -> dict[str, Any]:
+    """The values of a file of either type as those of one."""
+    if values.get("model_type") not in ("roformer", "rotary_roformer"):
+        return values
+    values = {**values, "model_type": model_type}
+    if isinstance(values.get(_REFUSED_BY_STOCK), str):
+        del values[_REFUSED_BY_STOCK]
+    return values
 
 
 def _misspelt(given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
