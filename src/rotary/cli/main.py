@@ -28,6 +28,8 @@ COMMANDS: dict[str, Command] = {
     "fill-mask": Command(
         "rotary.cli.fill_mask", "train", "guess masked words with a trained model"
     ),
+    "generate": Command("rotary.cli.generate", "models", "continue a text with a causal model"),
+    "run": Command("rotary.cli.run", "models", "run a Hugging Face script with these models"),
 }
 
 
