@@ -54,7 +54,7 @@ def in_chunks(
     where = np.asarray(positions, dtype=np.float64)
     shape = where.shape if frequencies.num_axes == 1 else where.shape[:-1]
     if int(np.prod(shape, dtype=np.int64)) <= CHUNK:
-        return reduce(angles_at(function, frequencies, where))
+        return np.asarray(reduce(angles_at(function, frequencies, where)))
     flat = where.reshape(-1) if frequencies.num_axes == 1 else where.reshape(-1, where.shape[-1])
     parts = [
         reduce(angles_at(function, frequencies, flat[start : start + CHUNK]))

@@ -88,20 +88,13 @@ def base_for_length(dim: int, length: int, *, ratio: float = 1.001) -> float:
     if not (np.isfinite(ratio) and ratio > 1):
         raise ConfigError(f"base_for_length: ratio is {ratio!r}; it must be greater than 1.")
     last = int(np.log(1e15) / np.log(ratio))
-    failed_at: int | None = None
+    witness: int | None = None
     for step in range(last + 1):
         base = float(ratio**step)
         theta = inverse_power(dim, base).matrix[0]
-        if failed_at is not None:
-            # The distance that failed moves slowly with the base: look around the last one first.
-            around = _first_negative(
-                theta, max(0, failed_at - 64), min(length, failed_at + max(64, failed_at // 64))
-            )
-            if around is not None:
-                failed_at = around
-                continue
-        failed_at = _first_negative(theta, 0, length)
-        if failed_at is None:
+        found = None if witness is None else _near(theta, witness, length)
+        witness = _last_negative(theta, 0, length) if found is None else found
+        if witness is None:
             return base
     raise ConfigError(
         f"base_for_length: with dim={dim} no base up to 1e15 keeps the mean cosine from going "
@@ -117,4 +110,26 @@ def _first_negative(theta: Array, start: int, stop: int) -> int | None:
         if negative.size:
             return start + int(negative[0])
         start, size = start + size, min(2 * size, _LARGEST)
+    return None
+
+
+def _last_negative(theta: Array, start: int, stop: int) -> int | None:
+    """Searched from the far end, where negative sums are most likely."""
+    size = _FIRST
+    while stop > start:
+        lowest = max(start, stop - size)
+        distances = np.arange(lowest, stop, dtype=np.float64)
+        negative = np.flatnonzero(np.cos(distances[:, None] * theta).sum(axis=1) < 0)
+        if negative.size:
+            return lowest + int(negative[-1])
+        stop, size = lowest, min(2 * size, _LARGEST)
+    return None
+
+
+def _near(theta: Array, witness: int, length: int) -> int | None:
+    """A negative distance moves slowly with the base: look around the last one, ever wider."""
+    for reach in (8, 64, max(512, witness // 64)):
+        found = _last_negative(theta, max(0, witness - reach), min(length, witness + reach + 1))
+        if found is not None:
+            return found
     return None

@@ -153,7 +153,7 @@ def abel_bound(
     """
     h = _products("abel_bound", frequencies, query, key)
     largest_step = np.abs(np.diff(h, append=0.0)).max()
-    return largest_step * h.size * decay(frequencies, distances)
+    return np.asarray(largest_step * h.size * decay(frequencies, distances))
 
 
 def partial_sums(frequencies: Frequencies, distances: npt.ArrayLike) -> npt.NDArray[np.complex128]:

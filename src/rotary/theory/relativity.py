@@ -117,8 +117,8 @@ def code_distance(frequencies: Frequencies, displacements: npt.ArrayLike) -> Arr
 
     Example:
         >>> from rotary import inverse_power
-        >>> code_distance(inverse_power(128), 1).round(6)
-        np.float64(1.952596)
+        >>> code_distance(inverse_power(128), [0, 1]).round(6)
+        array([0.      , 1.952596])
     """
     return in_chunks(
         "code_distance",

@@ -38,7 +38,7 @@ def test_the_first_posts_mathematica_line():
 def test_three_curves(reference, name):
     dim, base = (int(part.lstrip("dbase")) for part in name.split("_"))
     tables = reference["theory"]["abel_decay"][name]
-    frequencies = inverse_power(dim, base)
+    frequencies = inverse_power(dim, float(base))
     for table, curve, tolerance in (
         ("B", decay, 1e-10),
         ("abs_S_last_over_half", final_sum, 1e-12),

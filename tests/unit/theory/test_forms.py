@@ -114,5 +114,9 @@ def test_errors_name_the_shapes():
         elementwise_form(np.ones(6), np.ones(2))
     with pytest.raises(ShapeError, match="dim is 5"):
         half_order(5)
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_a_fraction_is_no_size():
     with pytest.raises(ConfigError, match=r"dim is 4\.5; it must be an integer"):
         half_order(4.5)

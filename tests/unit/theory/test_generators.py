@@ -185,10 +185,15 @@ def test_matrix_exponential_is_the_power_series():
         (lambda: orthogonal_power(2 * np.eye(2)), "not orthogonal"),
         (lambda: centraliser(np.eye(2)), "generator 0 is not skew-symmetric.*norm 1"),
         (lambda: exponential([[np.nan, 0], [0, 0]]), "not finite"),
-        (lambda: relativity_error(exponential(np.eye(2)), positions="whole"), "'integer'"),
         (lambda: relativity_error(lambda x: x), "returned shape"),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):
     with pytest.raises((ConfigError, ShapeError), match=message):
         call()
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_positions_are_real_or_integer():
+    with pytest.raises(ConfigError, match="accepted are 'real', 'integer'"):
+        relativity_error(exponential(np.eye(2)), positions="whole")

@@ -31,7 +31,7 @@ NAMES = {
 def test_wavelengths(reference):
     for name, planes in reference["theory"]["wavelengths"].items():
         dim, base = (int(part.lstrip("dbase")) for part in name.split("_"))
-        frequencies = inverse_power(dim, base)
+        frequencies = inverse_power(dim, float(base))
         for plane, group in planes.items():
             assert frequencies.matrix[0, int(plane)] == pytest.approx(group["theta"], rel=1e-12)
             got = wavelengths(frequencies)[0, int(plane)]
@@ -41,7 +41,7 @@ def test_wavelengths(reference):
 def test_wavelength_counts(reference):
     for name, group in reference["theory"]["wavelength_counts"].items():
         dim, base = (int(part.lstrip("dbase")) for part in name.split("_"))
-        frequencies = inverse_power(dim, base)
+        frequencies = inverse_power(dim, float(base))
         for length in (4096, 32768, 131072):
             assert (
                 len(incomplete_planes(frequencies, length))
