@@ -1,4 +1,4 @@
-"""What `--enforce-shapes` checks annotations with: beartype, where an int is a float as in PEP 484."""
+"""What `--enforce-shapes` checks annotations with: beartype, where an int is a float (PEP 484)."""
 
 from beartype import BeartypeConf, beartype
 
