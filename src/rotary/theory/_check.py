@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -61,17 +60,6 @@ def in_chunks(
         for start in range(0, len(flat), CHUNK)
     ]
     return np.concatenate(parts).reshape(shape)
-
-
-def whole_number(function: str, name: str, value: object, minimum: int) -> int:
-    """An integer of at least ``minimum``, or an error that names it."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigError(f"{function}: {name} is {value!r}; it must be an integer.") from None
-    if number < minimum:
-        raise ConfigError(f"{function}: {name} is {number}; it must be at least {minimum}.")
-    return number
 
 
 def square_stack(function: str, matrices: npt.ArrayLike) -> Array:

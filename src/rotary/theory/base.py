@@ -6,7 +6,8 @@ import numpy as np
 
 from rotary.errors import ConfigError
 from rotary.frequencies import inverse_power
-from rotary.theory._check import Array, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array
 
 # Distances are looked at in pieces of this many; most bases fail in the first.
 _FIRST, _LARGEST = 256, 1 << 14
@@ -34,7 +35,7 @@ def first_negative_distance(dim: int, base: float, limit: int) -> int | None:
         1707
     """
     theta = inverse_power(dim, base).matrix[0]
-    limit = whole_number("first_negative_distance", "limit", limit, 1)
+    limit = integer("first_negative_distance", "limit", limit)
     return _first_negative(theta, 0, limit)
 
 
@@ -84,7 +85,7 @@ def base_for_length(dim: int, length: int, *, ratio: float = 1.001) -> float:
         >>> 4250 < base < 4350 and is_base_sufficient(128, base, 1024)
         True
     """
-    length = whole_number("base_for_length", "length", length, 1)
+    length = integer("base_for_length", "length", length)
     if not (np.isfinite(ratio) and ratio > 1):
         raise ConfigError(f"base_for_length: ratio is {ratio!r}; it must be greater than 1.")
     last = int(np.log(1e15) / np.log(ratio))

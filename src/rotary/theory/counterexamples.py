@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from rotary.errors import ShapeError
 from rotary.frequencies import Frequencies
-from rotary.theory._check import Array, matrix_of, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array, matrix_of
 from rotary.theory.generators import Encoding
 
 
@@ -99,7 +100,7 @@ def summed(frequencies: Frequencies, num_axes: int = 2) -> Frequencies:
         [[1.0, 0.1], [1.0, 0.1]]
     """
     theta = _single_axis("summed", frequencies)
-    num_axes = whole_number("summed", "num_axes", num_axes, 1)
+    num_axes = integer("summed", "num_axes", num_axes)
     return Frequencies(np.repeat(theta[None], num_axes, axis=0), frequencies.amplitude)
 
 
@@ -121,7 +122,7 @@ def flattened(frequencies: Frequencies, width: int) -> Frequencies:
         [[14.0], [1.0]]
     """
     theta = _single_axis("flattened", frequencies)
-    width = whole_number("flattened", "width", width, 1)
+    width = integer("flattened", "width", width)
     return Frequencies(np.stack([width * theta, theta]), frequencies.amplitude)
 
 
@@ -143,8 +144,8 @@ def random_generators(dim: int, num_axes: int = 2, *, scale: float = 1.0, seed: 
         >>> random_generators(8).shape
         (2, 8, 8)
     """
-    dim = whole_number("random_generators", "dim", dim, 3)
-    num_axes = whole_number("random_generators", "num_axes", num_axes, 1)
+    dim = integer("random_generators", "dim", dim, least=3)
+    num_axes = integer("random_generators", "num_axes", num_axes)
     draws = np.random.default_rng(seed).normal(scale=scale, size=(num_axes, dim, dim))
     lower = np.tril(draws, -1)
     return lower - lower.transpose(0, 2, 1)

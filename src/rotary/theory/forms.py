@@ -13,7 +13,7 @@ import torch
 
 from rotary.errors import ShapeError
 from rotary.kernels.reference import rotation_matrix
-from rotary.theory._check import Array, whole_number
+from rotary.theory._check import Array
 
 
 def complex_form(x: npt.ArrayLike, angles: npt.ArrayLike) -> Array:
@@ -91,9 +91,9 @@ def elementwise_form(x: npt.ArrayLike, angles: npt.ArrayLike) -> Array:
 def half_split_form(x: npt.ArrayLike, angles: npt.ArrayLike) -> Array:
     """Pair channel ``p`` with ``p + dim / 2``: ``x * cos + (-back, front) * sin`` (third text).
 
-    The same rotation of other pairs: with ``order = half_order(dim)``,
-    ``half_split_form(x[order]) == elementwise_form(x)[order]``. Scores agree only if both queries
-    and keys are reordered.
+    The same rotation of other pairs: with ``P`` for :func:`rotary.layouts.interleaved_to_half`,
+    ``half_split_form(P x) == P elementwise_form(x)``. Scores agree only if both queries and keys
+    are reordered.
 
     Args:
         x: Vectors, (..., dim).
@@ -113,26 +113,6 @@ def half_split_form(x: npt.ArrayLike, angles: npt.ArrayLike) -> Array:
     twice = np.concatenate([angles, angles], axis=-1)
     front, back = np.split(x, 2, axis=-1)
     return x * np.cos(twice) + np.concatenate([-back, front], axis=-1) * np.sin(twice)
-
-
-def half_order(dim: int) -> npt.NDArray[np.int64]:
-    """The channel order 0, 2, 4, ..., 1, 3, 5, ... that makes interleaved pairs half-split.
-
-    Args:
-        dim: Number of channels, even.
-
-    Raises:
-        ConfigError: If it is not a positive integer.
-        ShapeError: If it is odd.
-
-    Example:
-        >>> half_order(6)
-        array([0, 2, 4, 1, 3, 5])
-    """
-    dim = whole_number("half_order", "dim", dim, 2)
-    if dim % 2:
-        raise ShapeError(f"half_order: dim is {dim}; channels turn in pairs, so it must be even.")
-    return np.arange(dim).reshape(-1, 2).T.reshape(-1)
 
 
 def to_complex(x: npt.ArrayLike) -> npt.NDArray[np.complex128]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from rotary.errors import ConfigError, ShapeError
 from rotary.frequencies import Frequencies
-from rotary.theory._check import Array, square_stack, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array, square_stack
 from rotary.theory.canonical import generators_of
 from rotary.theory.generators import Encoding, exponential
 
@@ -103,7 +104,7 @@ def cosformer_features(features: npt.ArrayLike, positions: npt.ArrayLike, length
         array([[0., 1.]])
     """
     values, where = np.asarray(features, dtype=np.float64), np.asarray(positions, dtype=np.float64)
-    length = whole_number("cosformer_features", "length", length, 1)
+    length = integer("cosformer_features", "length", length)
     if values.ndim != 2 or where.shape != values.shape[:1]:
         raise ShapeError(
             f"cosformer_features: features have shape {values.shape} and positions {where.shape}; "

@@ -11,7 +11,8 @@ import torch
 
 from rotary.errors import ConfigError, one_of
 from rotary.frequencies import inverse_power
-from rotary.theory._check import Array, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array
 
 
 class AngleError(NamedTuple):
@@ -89,8 +90,8 @@ def angle_error(
         >>> angle_error(128, 100_000, "float64").max < 1e-10
         True
     """
-    position = whole_number("angle_error", "position", position, 1)
-    window = whole_number("angle_error", "window", window, 1)
+    position = integer("angle_error", "position", position)
+    window = integer("angle_error", "window", window)
     if position >= 1 << 24:
         raise ConfigError(f"angle_error: position is {position}; it must be below 2^24.")
     if recipe not in RECIPES:

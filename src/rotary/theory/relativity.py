@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from rotary.errors import ConfigError, ShapeError, one_of
 from rotary.frequencies import Frequencies
-from rotary.theory._check import Array, in_chunks, matrix_of, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array, in_chunks, matrix_of
 from rotary.theory.generators import Encoding
 
 Positions = Literal["real", "integer"]
@@ -51,7 +52,7 @@ def relativity_error(
         raise ConfigError(
             f"relativity_error: {one_of('positions', positions, ('real', 'integer'))}"
         )
-    num_axes = whole_number("relativity_error", "num_axes", num_axes, 1)
+    num_axes = integer("relativity_error", "num_axes", num_axes)
     generator = np.random.default_rng(seed)
     pairs = generator.uniform(-extent, extent, size=(2, draws, num_axes))
     if positions == "integer":

@@ -10,7 +10,8 @@ import torch
 
 from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.frequencies import Frequencies
-from rotary.theory._check import Array, angles_at, matrix_of, whole_number
+from rotary.frequencies.checks import integer
+from rotary.theory._check import Array, angles_at, matrix_of
 from rotary.theory.relativity import code_distance
 
 
@@ -49,7 +50,7 @@ def incomplete_planes(frequencies: Frequencies, length: int) -> list[int]:
         >>> len(incomplete_planes(inverse_power(128), 4096))
         18
     """
-    length = whole_number("incomplete_planes", "length", length, 1)
+    length = integer("incomplete_planes", "length", length)
     matrix = matrix_of("incomplete_planes", frequencies)
     slow = 2 * np.pi > np.abs(matrix) * length
     return [int(plane) for plane in np.flatnonzero(slow.all(axis=0))]
@@ -80,7 +81,7 @@ def closest_alias(frequencies: Frequencies, limit: int) -> Alias:
         >>> closest_alias(inverse_power(2), 1000).displacement
         710
     """
-    limit = whole_number("closest_alias", "limit", limit, 3)
+    limit = integer("closest_alias", "limit", limit, least=3)
     distances = code_distance(_one_axis("closest_alias", frequencies), np.arange(2, limit))
     best = int(distances.argmin())
     return Alias(best + 2, float(distances[best]))
@@ -111,7 +112,7 @@ def resolution(frequencies: Frequencies, dtype: torch.dtype, *, limit: int = 1_0
         >>> resolution(inverse_power(2), torch.bfloat16, limit=10_000)
         710
     """
-    limit = whole_number("resolution", "limit", limit, 2)
+    limit = integer("resolution", "limit", limit, least=2)
     theta = _one_axis("resolution", frequencies)
     radius = np.sqrt(theta.num_planes) * _floating("resolution", dtype).eps / 2
     size = 1 << 15
@@ -148,7 +149,7 @@ def distinct_codes(frequencies: Frequencies, length: int, dtype: torch.dtype) ->
         >>> distinct_codes(Frequencies(inverse_power(128).matrix[:, 63]), 4096, torch.bfloat16)
         781
     """
-    length = whole_number("distinct_codes", "length", length, 1)
+    length = integer("distinct_codes", "length", length)
     _floating("distinct_codes", dtype)
     table = _table(_one_axis("distinct_codes", frequencies), np.arange(length), dtype)
     rows = np.ascontiguousarray(table.numpy() + 0.0)  # -0 and 0 are one value.

@@ -72,7 +72,7 @@ def test_errors():
         base_for_length(2, 10, ratio=2)
     with pytest.raises(ConfigError, match=r"ratio is 1\.0; it must be greater than 1"):
         base_for_length(64, 10, ratio=1.0)
-    with pytest.raises(ConfigError, match=r"length is 0; it must be at least 1"):
+    with pytest.raises(ConfigError, match=r"length is 0; it must be an integer >= 1"):
         base_for_length(64, 0)
     with pytest.raises(ConfigError, match="dim is 7"):
         is_base_sufficient(7, 10000, 10)

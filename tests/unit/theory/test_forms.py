@@ -3,12 +3,12 @@ import pytest
 import torch
 
 from rotary import RotaryEmbedding, inverse_power
-from rotary.errors import ConfigError, ShapeError
+from rotary.errors import ShapeError
+from rotary.layouts import interleaved_to_half
 from rotary.theory import (
     complex_form,
     elementwise_form,
     expanded_score,
-    half_order,
     half_split_form,
     matrix_form,
     to_complex,
@@ -25,7 +25,7 @@ def test_the_four_forms_are_one_rotation():
     x, positions = drawn(3, 5, 16), np.array([0.0, 1.0, -7.5, 4096.0, 1e6])
     angles = positions[:, None] * THETA
     by_complex = complex_form(x, angles)
-    order = half_order(16)
+    order = interleaved_to_half(torch.arange(16)).numpy()
     np.testing.assert_allclose(matrix_form(x, angles), by_complex, rtol=0, atol=1e-12)
     np.testing.assert_allclose(elementwise_form(x, angles), by_complex, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(
@@ -112,11 +112,3 @@ def test_the_third_texts_expansion_needs_minus_in_its_first_row():
 def test_errors_name_the_shapes():
     with pytest.raises(ShapeError, match=r"elementwise_form: x has shape \(6,\) and angles \(2,\)"):
         elementwise_form(np.ones(6), np.ones(2))
-    with pytest.raises(ShapeError, match="dim is 5"):
-        half_order(5)
-
-
-@pytest.mark.usefixtures("wrong_types")
-def test_a_fraction_is_no_size():
-    with pytest.raises(ConfigError, match=r"dim is 4\.5; it must be an integer"):
-        half_order(4.5)
