@@ -23,7 +23,10 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "explain": Command("rotary.cli.explain", "train", "say what the RoPE of a config does"),
+    "plot": Command("rotary.cli.plot", "train", "draw the figures of the theory"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

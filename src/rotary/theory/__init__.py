@@ -22,6 +22,7 @@ from rotary.theory.decay import (
     partial_sums,
     score,
 )
+from rotary.theory.explanation import Explanation, PlaneGroup, explain
 from rotary.theory.forms import (
     complex_form,
     elementwise_form,
@@ -68,6 +69,8 @@ __all__ = [
     "AngleError",
     "CanonicalForm",
     "Encoding",
+    "Explanation",
+    "PlaneGroup",
     "TableError",
     "abel_bound",
     "angle_error",
@@ -86,6 +89,7 @@ __all__ = [
     "exact_frequencies",
     "exact_integers",
     "expanded_score",
+    "explain",
     "exponential",
     "final_sum",
     "first_negative_distance",

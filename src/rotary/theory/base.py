@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rotary.errors import ConfigError
-from rotary.frequencies import inverse_power
+from rotary.frequencies import Frequencies, inverse_power
+from rotary.frequencies.base import one_axis
 from rotary.frequencies.checks import integer
 from rotary.theory._check import Array
 
@@ -13,29 +14,29 @@ from rotary.theory._check import Array
 _FIRST, _LARGEST = 256, 1 << 14
 
 
-def first_negative_distance(dim: int, base: float, limit: int) -> int | None:
+def first_negative_distance(frequencies: Frequencies, limit: int) -> int | None:
     """The first distance below ``limit`` at which the mean cosine is negative, or None.
 
     From there on a key like the query is expected to score less than a random one (Su, kexue.fm
     10122; "Base of RoPE bounds context length", 2024).
 
     Args:
-        dim: Number of channels that turn, even.
-        base: Of the power law.
+        frequencies: Of one axis; scaled ones too.
         limit: Distances 0, 1, ..., limit - 1 are looked at.
 
     Returns:
         A distance from 1 to limit - 1, or None.
 
     Raises:
-        ConfigError: If dim, base or limit cannot be right.
+        ShapeError: If the frequencies have several axes or differ from head to head.
+        ConfigError: If the limit cannot be right.
 
     Example:
-        >>> first_negative_distance(128, 10000.0, 4096)
+        >>> first_negative_distance(inverse_power(128), 4096)
         1707
     """
-    theta = inverse_power(dim, base).matrix[0]
     limit = integer("first_negative_distance", "limit", limit)
+    theta = one_axis("first_negative_distance", frequencies)
     return _first_negative(theta, 0, limit)
 
 
@@ -58,7 +59,8 @@ def is_base_sufficient(dim: int, base: float, length: int) -> bool:
         >>> is_base_sufficient(128, 10000.0, 1024), is_base_sufficient(128, 10000.0, 2048)
         (True, False)
     """
-    return first_negative_distance(dim, base, length) is None
+    length = integer("is_base_sufficient", "length", length)
+    return first_negative_distance(inverse_power(dim, base), length) is None
 
 
 def base_for_length(dim: int, length: int, *, ratio: float = 1.001) -> float:

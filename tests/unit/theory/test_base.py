@@ -32,8 +32,8 @@ def test_su_condition(base, length, holds):
 
 @pytest.mark.parametrize(("base", "first"), [(1e4, 1707), (1e5, 7757), (5e5, 18438), (1e6, 27115)])
 def test_first_negative_distance(base, first):
-    assert first_negative_distance(128, base, first + 1) == first
-    assert first_negative_distance(128, base, first) is None
+    assert first_negative_distance(inverse_power(128, base), first + 1) == first
+    assert first_negative_distance(inverse_power(128, base), first) is None
     assert mean_cosine(inverse_power(128, base), [first]) < 0
 
 
