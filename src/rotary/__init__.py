@@ -13,12 +13,14 @@ from rotary.frequencies import (
     to_config,
 )
 from rotary.kernels import rotate
+from rotary.layers import LayerRotaryEmbeddings
 from rotary.positions import sequence
 from rotary.rotation import Rotation
 
 __all__ = [
     "Basis",
     "Frequencies",
+    "LayerRotaryEmbeddings",
     "LengthSchedule",
     "RotaryEmbedding",
     "RotaryError",

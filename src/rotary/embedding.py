@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rotary.angles import angles_of
 from rotary.basis import Basis
-from rotary.errors import ConfigError, DtypeError, ShapeError
+from rotary.errors import ConfigError, DtypeError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, inverse_power
 from rotary.kernels import Backend, Layout
 from rotary.kernels.contract import check_layout
@@ -17,18 +18,6 @@ from rotary.positions import sequence
 from rotary.rotation import Rotation
 
 __all__ = ["Basis", "RotaryEmbedding"]
-
-_POSITION_DTYPES = frozenset(
-    (
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.float64,
-        torch.float32,
-    )
-)
 
 # What older modules saved beside their weights; none of it is a parameter.
 _OLD_KEYS = (
@@ -141,12 +130,14 @@ class RotaryEmbedding(nn.Module):
         """
         if dtype is not torch.float32 and dtype is not torch.float64:
             raise DtypeError(f"RotaryEmbedding: dtype is {dtype}; tables are float32 or float64.")
-        angles, amplitude, decay = self._angles(positions, lengths, self.frequencies)
+        angles, amplitude, decay = angles_of(
+            positions, self.frequencies, lengths, self.frequency_offset
+        )
         return self._rotation(angles, amplitude, decay, positions.device, dtype)
 
     def angles(self, positions: Tensor, *, lengths: int | Tensor | None = None) -> Tensor:
         """Radians, float64: ``positions @ frequencies``, of the shape of the tables."""
-        return self._angles(positions, lengths, self.frequencies)[0]
+        return angles_of(positions, self.frequencies, lengths, self.frequency_offset)[0]
 
     def rotate(
         self,
@@ -249,9 +240,9 @@ class RotaryEmbedding(nn.Module):
         """
         old_lengths = lengths if old_lengths is None else old_lengths
         source = self.frequencies if old_frequencies is None else old_frequencies
-        has_offset = old_frequencies is None
-        start = self._angles(old, old_lengths, source, has_offset=has_offset)
-        end = self._angles(new, lengths, self.frequencies)
+        offset = self.frequency_offset if old_frequencies is None else None
+        start = angles_of(old, source, old_lengths, offset)
+        end = angles_of(new, self.frequencies, lengths, self.frequency_offset)
         decay, before = end[2], start[2]
         if before is not None:
             decay = -before if decay is None else decay - before
@@ -296,8 +287,8 @@ class RotaryEmbedding(nn.Module):
         dtype: torch.dtype,
     ) -> Rotation:
         cos, sin = angles.cos(), angles.sin()
-        if dtype is not torch.float64:
-            cos, sin = cos.to(dtype), sin.to(dtype)
+        if dtype is torch.float32:
+            cos, sin = cos.float(), sin.float()
         if device.type == "mps":
             cos, sin = cos.to(device), sin.to(device)
         if isinstance(amplitude, Tensor):
@@ -305,37 +296,6 @@ class RotaryEmbedding(nn.Module):
         if decay is not None:
             decay = decay.to(dtype).to(device)
         return Rotation(cos, sin, self.layout, amplitude, decay)
-
-    def _angles(
-        self,
-        positions: Tensor,
-        lengths: int | Tensor | None,
-        source: Frequencies | LengthSchedule | XPos,
-        *,
-        has_offset: bool = True,
-    ) -> tuple[Tensor, float | Tensor, Tensor | None]:
-        """Angles, amplitude and xPos exponents, float64 (on the CPU for MPS)."""
-        exact = _exact_positions(positions, source.num_axes)
-        decay = None
-        amplitude: float | Tensor
-        if isinstance(source, LengthSchedule):
-            weights, amplitude = _scheduled(source, lengths, exact)
-        else:
-            if isinstance(source, XPos):
-                rates = torch.tensor(source.rates, dtype=torch.float64, device=exact.device)
-                decay = (exact - source.centre) * rates
-                source = source.frequencies
-            amplitude = source.amplitude
-            weights = torch.tensor(source.rows, dtype=torch.float64, device=exact.device)
-            if has_offset and self.frequency_offset is not None:
-                weights = weights + self.frequency_offset.to(weights)
-            if source.num_heads is not None:
-                exact = exact.unsqueeze(-3) if exact.ndim == 3 else exact[None, None]
-        # One multiplication an axis: autocast would take a matrix product to half precision.
-        angles = exact[..., :1] * weights[..., :1, :]
-        for axis in range(1, weights.shape[-2]):
-            angles = angles + exact[..., axis : axis + 1] * weights[..., axis : axis + 1, :]
-        return angles, amplitude, decay
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
         offset = self.frequency_offset
@@ -377,63 +337,3 @@ class RotaryEmbedding(nn.Module):
         """What ``print(model)`` shows."""
         learned = ", is_learnable=True" if self.frequency_offset is not None else ""
         return f"{self.frequencies!r}, layout={self.layout!r}{learned}"
-
-
-def _exact_positions(positions: Tensor, axes: int) -> Tensor:
-    """Positions as float64 of shape (length, axes) or (batch, length, axes)."""
-    if positions.dtype not in _POSITION_DTYPES:
-        why = (
-            "which cannot tell neighbouring positions apart"
-            if positions.dtype in (torch.float16, torch.bfloat16)
-            else "which are no positions"
-        )
-        raise DtypeError(
-            f"RotaryEmbedding: positions are {positions.dtype}, {why}; use integers, float32 or "
-            "float64."
-        )
-    ndim = positions.ndim
-    if axes == 1 and ndim in (1, 2):
-        positions = positions.unsqueeze(-1)
-    elif ndim not in (2, 3) or positions.shape[-1] != axes:
-        expected = (
-            "(length,), (batch, length) or (batch, length, 1)"
-            if axes == 1
-            else f"(length, {axes}) or (batch, length, {axes})"
-        )
-        raise ShapeError(
-            f"RotaryEmbedding: positions have shape {tuple(positions.shape)}; for frequencies "
-            f"with {axes} position ax{'i' if axes == 1 else 'e'}s expected {expected}."
-        )
-    if positions.device.type == "mps":  # It has no float64: the CPU makes its tables.
-        positions = positions.cpu()
-    return positions.to(torch.float64)
-
-
-def _scheduled(
-    schedule: LengthSchedule, lengths: int | Tensor | None, exact: Tensor
-) -> tuple[Tensor, float | Tensor]:
-    """Weights (axes, planes) or (batch, axes, planes), and the amplitude to go with the tables."""
-    if lengths is None:
-        raise ConfigError(
-            f"RotaryEmbedding: the frequencies of {type(schedule).__name__} depend on how long the "
-            "sequences are; give lengths=, a number or a tensor of shape (batch,), cached tokens "
-            "included."
-        )
-    if not isinstance(lengths, Tensor):
-        if not torch.compiler.is_compiling():
-            found = schedule.at(lengths)
-            weights = torch.tensor(found.rows, dtype=torch.float64, device=exact.device)
-            return weights, found.amplitude
-        # A number that varies would be compiled anew each time.
-        lengths = torch.full((1,), lengths, dtype=torch.int64, device=exact.device)
-    elif exact.ndim == 3 and lengths.ndim == 1 and lengths.shape[0] not in (1, exact.shape[0]):
-        raise ShapeError(
-            f"RotaryEmbedding: lengths have shape {tuple(lengths.shape)} and positions "
-            f"{tuple(exact.shape[:-1])}; expected one length for each of the {exact.shape[0]} "
-            "sequences."
-        )
-    weights, amplitudes = schedule.at(lengths)
-    if weights.device != exact.device:
-        weights, amplitudes = weights.to(exact.device), amplitudes.to(exact.device)
-    constant = schedule.constant_amplitude
-    return weights, amplitudes[:, None, None] if constant is None else constant

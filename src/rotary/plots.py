@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -122,15 +123,7 @@ def decay_figure(dim: int = 128, base: float = 10000.0, *, length: int = 256) ->
             far.fill_between(centres, low, high, color=line.get_color(), alpha=0.22, linewidth=0)
         far.axhline(0, color=GREY, linewidth=0.8)
         far.axvline(longest, color=GREY, linewidth=0.8, linestyle="--")
-        far.annotate(
-            f"longest\nwavelength\n{longest:,.0f}",
-            (longest, 0.44),
-            xytext=(-5, 0),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color="#555555",
-        )
+        _note(far, f"longest\nwavelength\n{longest:,.0f}", (longest, 0.44), (-5, 0), ha="right")
         far.set(xscale="log", xlabel="relative distance $m$", ylabel="share of the value at 0")
         far.set(xlim=(1, centres[-1]), ylim=(None, 1.02))
         far.set_title("Further out it stops falling")
@@ -166,14 +159,7 @@ def wavelengths_figure(
             top = max(top, float(values.max()))
         axes.axhline(length, color=GREY, linewidth=1, linestyle="--")
         axes.axhspan(length, top * 2, color=GREY, alpha=0.12, linewidth=0)
-        axes.annotate(
-            f"never a full turn within {length:,} positions",
-            (0, length),
-            xytext=(4, 5),
-            textcoords="offset points",
-            fontsize=9,
-            color="#555555",
-        )
+        _note(axes, f"never a full turn within {length:,} positions", (0, length), (4, 5))
         axes.set(yscale="log", xlabel="plane $p$", ylabel=r"wavelength $2\pi/\theta_p$, positions")
         axes.set(xlim=(0, dim // 2 - 1), ylim=(5, top * 2))
         axes.set_title("Slow planes never complete a turn")
@@ -229,15 +215,8 @@ def schedules_figure(
         for limit in (32, 1):
             plane = float(np.interp(-limit, -turns, np.arange(turns.size)))
             axes.axvline(plane, color=GREY, linewidth=0.8, linestyle="--")
-            axes.annotate(
-                f"{limit} turn{'s' * (limit > 1)} in\n{original_length:,}",
-                (plane, 1.12),
-                xytext=(3, 0),
-                textcoords="offset points",
-                fontsize=8,
-                color=GREY,
-                va="top",
-            )
+            words = f"{limit} turn{'s' * (limit > 1)} in\n{original_length:,}"
+            _note(axes, words, (plane, 1.12), (3, 0), va="top")
         axes.set(xlabel="plane $p$ (fast to slow)", ylabel=r"$\theta'_p\,/\,\theta_p$")
         axes.set(xlim=(0, dim // 2 - 1), ylim=(0, 1.14))
         axes.set_title(f"Extending {original_length:,} positions {factor:g} times")
@@ -318,14 +297,7 @@ def resolution_figure(
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
             limit = torch.finfo(dtype).eps / 2
             near.axhline(limit, color=GREY, linewidth=0.9, linestyle="--")
-            near.annotate(
-                f"{name} tables",
-                (1.1, limit),
-                xytext=(0, 3),
-                textcoords="offset points",
-                fontsize=8,
-                color="#555555",
-            )
+            _note(near, f"{name} tables", (1.1, limit), (0, 3))
         near.set(xscale="log", yscale="log", xlim=(1, length), ylim=(3e-6, 1))
         near.set(xlabel="displacements up to", ylabel="nearest code, share of the maximum")
         near.set_title("Few channels confuse far positions")
@@ -374,14 +346,7 @@ def _draw_angle_errors(axes: Axes, dim: int, base: float) -> None:
         errors = [angle_error(dim, position, recipe, base=base).max for position in positions]
         axes.plot(positions, errors, marker="o", markersize=3.5, label=label)
     axes.axhline(np.pi, color=GREY, linewidth=0.9, linestyle="--")
-    axes.annotate(
-        "half a turn: nothing left",
-        (positions[0], np.pi),
-        xytext=(0, 4),
-        textcoords="offset points",
-        fontsize=8,
-        color=GREY,
-    )
+    _note(axes, "half a turn: nothing left", (positions[0], np.pi), (0, 4))
     axes.set(xscale="log", yscale="log", xlabel="position", ylabel="largest angle error, radians")
     axes.set_ylim(1e-15, 60)
     axes.set_title(f"Angles need float64 (dim {dim})")
@@ -390,6 +355,15 @@ def _draw_angle_errors(axes: Axes, dim: int, base: float) -> None:
         bbox_to_anchor=(0.0, 0.4),
         title="how angles are formed",
         alignment="left",
+    )
+
+
+def _note(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any
+) -> None:
+    """Small grey words beside a point, moved by an offset in points."""
+    axes.annotate(
+        text, at, xytext=offset, textcoords="offset points", fontsize=8, color="#555555", **style
     )
 
 

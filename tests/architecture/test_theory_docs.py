@@ -64,7 +64,7 @@ def parse(entries):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.stem != "README"], ids=lambda p: p.stem)
 def test_code_blocks_run(page):
-    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), flags=re.S | re.M)
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text("utf-8"), flags=re.S | re.M)
     # Blocks of a page share their names, as a reader's session would.
     session = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
     assert len(session.examples) > len(blocks) > 0

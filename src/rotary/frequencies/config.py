@@ -11,8 +11,9 @@ from typing import Any, overload
 import numpy as np
 
 from rotary.errors import ConfigError, one_of
-from rotary.frequencies.axial import axial
 from rotary.frequencies.base import Frequencies
+from rotary.frequencies.checks import number
+from rotary.frequencies.config_models import vision, with_sections
 from rotary.frequencies.config_rules import RopeEntry, read_entry
 from rotary.frequencies.dynamic_ntk import dynamic_ntk
 from rotary.frequencies.inverse_power import inverse_power
@@ -23,14 +24,8 @@ from rotary.frequencies.longrope import longrope
 from rotary.frequencies.ntk import ntk
 from rotary.frequencies.proportional import proportional
 from rotary.frequencies.recipes import from_recipe
-from rotary.frequencies.sections import assign_axes, sections
 from rotary.frequencies.xpos import XPos
 from rotary.frequencies.yarn import yarn
-
-# Models whose code deals planes out in turn, whether or not their config says so.
-_INTERLEAVED_SECTIONS = (
-    "qwen3_vl", "qwen3_omni", "qwen3_5", "qwen4", "cohere_compass", "hy_v4_vl", "cosmos3",
-)  # fmt: skip
 
 
 @overload
@@ -81,35 +76,33 @@ def from_config(
 
 def _build(entry: RopeEntry) -> Frequencies | LengthSchedule:
     if entry.is_absent:
-        return Frequencies(np.zeros((1, entry.rotary_dim // 2)))
-    special = _special(entry)
-    if special is not None:
-        return special
-    rope = entry.values
-    if entry.kind == "axial":
-        return axial(2 * (entry.head_dim // 4) * 2, 2, entry.base)
-    if entry.kind == "proportional":
-        fraction = rope.get("partial_rotary_factor", 1.0)
-        found: Frequencies | LengthSchedule = proportional(
-            entry.head_dim, fraction, entry.base, factor=rope.get("factor", 1.0)
-        )
-    else:
-        found = _scaled(entry, inverse_power(entry.rotary_dim, entry.base))
-    sizes = rope.get("mrope_section")
-    if sizes is None:
+        return Frequencies(np.zeros((1, max(entry.rotary_dim // 2, 1))))
+    found: Frequencies | LengthSchedule | None = vision(entry)
+    if found is not None:
         return found
-    if not isinstance(found, Frequencies):
+    if entry.kind == "proportional":
+        fraction = entry.values.get("partial_rotary_factor", 1.0)
+        factor = entry.values.get("factor", 1.0)
+        found = proportional(entry.head_dim, fraction, entry.base, factor=factor)
+    else:
+        found = _scaled(entry, _plain(entry.rotary_dim, entry.base))
+    if isinstance(found, Frequencies):
+        return with_sections(entry, found)
+    if "mrope_section" in entry.values:
         raise ConfigError(
             f"from_config: mrope_section together with rope_type {entry.kind!r} is not supported: "
             "a schedule that depends on the length has one axis."
         )
-    if entry.model_type.startswith("ernie4_5_vl"):
-        # Height and width take turns, time has the slowest planes; sizes are (h, w, t).
-        axes = [1, 2] * min(sizes[0], sizes[1]) + [0] * sizes[2]
-        return assign_axes(found, axes, num_axes=3)
-    in_turn = entry.model_type.startswith(_INTERLEAVED_SECTIONS)
-    is_interleaved = rope.get("mrope_interleaved", rope.get("interleaved", in_turn))
-    return sections(found, sizes, is_interleaved=bool(is_interleaved))
+    return found
+
+
+def _plain(dim: int, base: float) -> Frequencies:
+    if dim % 2 == 0:
+        return inverse_power(dim, base)
+    # Part of a head may be an odd number of channels: transformers then turns one more, at the
+    # frequencies of the odd number.
+    base = number("from_config", "rope_theta", base)
+    return Frequencies(base ** -(np.arange(0, dim, 2, dtype=np.float64) / dim))
 
 
 def _scaled(entry: RopeEntry, plain: Frequencies) -> Frequencies | LengthSchedule:
@@ -159,21 +152,3 @@ def _scaled(entry: RopeEntry, plain: Frequencies) -> Frequencies | LengthSchedul
             amplitude=amplitude,
         )
     raise ConfigError("from_config: " + one_of("rope_type", kind, ("default",)))
-
-
-def _special(entry: RopeEntry) -> Frequencies | None:
-    """Models whose own code departs from what their rope dict says."""
-    model = entry.model_type
-    if model.startswith("minimax_m3_vl") and entry.kind == "axial":
-        # Three axes share the head evenly and what remains does not turn.
-        return axial(3 * 2 * (entry.head_dim // 3 // 2), 3, entry.base)
-    if model.startswith(("dinov3_vit", "eomt_dinov3")):
-        # Coordinates run over [-1, 1], and a frequency counts turns, not radians, over that unit.
-        plain = axial(entry.head_dim, 2, entry.base)
-        return Frequencies(2 * np.pi * plain.matrix)
-    if model.startswith("hunyuan_vl") and "mrope_section" in entry.values:
-        raise ConfigError(
-            "from_config: hunyuan_vl deals out channels, not planes: its mrope_section gives the "
-            "two channels of one plane to different axes, which is no rotation."
-        )
-    return None

@@ -52,6 +52,7 @@ _BASE_BY_LAYER = {
 }
 _PARTIAL = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 _WIDTH = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim")
+_WIDTH_IN_VISION = ("embed_dim", *_WIDTH)  # There `hidden_size` may be that of the text model.
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _MAX_LENGTH = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
 
@@ -115,7 +116,7 @@ def _entry(
     if layer_type is not None:
         config = _layer_config(config, layer_type)
     base = 1.0 if is_absent else _base(config, values, layer_type, problems)
-    head_dim = _head_dim(config, layer_type, problems)
+    head_dim = _head_dim(config, kind, layer_type, problems)
     rotary_dim = _rotary_dim(config, values, kind, head_dim, problems)
     max_length = _first(config, _MAX_LENGTH)[1]
     # Phi-3 keeps the original length outside the dict, and there it wins.
@@ -260,16 +261,21 @@ def _base(
     return base
 
 
-def _head_dim(config: Any, layer_type: str | None, problems: list[str]) -> int:
+def _head_dim(config: Any, kind: str, layer_type: str | None, problems: list[str]) -> int:
     if layer_type == "full_attention" and isinstance(config, Mapping):
         wide = _get(config, "global_head_dim")  # Gemma 4
         if wide:
             return int(wide)
+    memory = _get(config, "memory_attention_hidden_size")  # SAM 2 and its kin, for video
+    if memory:
+        parts = _get(config, "memory_attention_downsample_rate") or 1
+        return int(memory) // (parts * int(_get(config, "memory_attention_num_attention_heads")))
     for name in ("head_dim", "qk_rope_head_dim", "kv_channels"):
         value = _get(config, name)
         if value:
             return int(value)
-    width, heads = _first(config, _WIDTH)[1], _first(config, _HEADS)[1]
+    width = _first(config, _WIDTH_IN_VISION if kind == "axial" else _WIDTH)[1]
+    heads = _first(config, _HEADS)[1]
     if width and heads:
         return int(width) // int(heads)
     inner = _get(config, "text_config")
@@ -297,22 +303,23 @@ def _rotary_dim(
             "beside it; they contradict each other, keep one of them."
         )
     share = outside if inside is None else inside
-    explicit = _get(config, "rotary_dim")
+    # Config objects of today have turned it into the factor; plain dicts of the past have it alone.
+    explicit = _get(config, "rotary_dim") if isinstance(config, Mapping) else None
     if share is None:
         dim = int(explicit) if explicit else head_dim
     else:
         if kind == "proportional":
             values["partial_rotary_factor"] = share
         dim = int(head_dim * share)
-        if explicit and int(explicit) != dim and isinstance(config, Mapping):
+        if explicit and int(explicit) != dim:
             problems.append(
                 f"'rotary_dim' is {explicit!r}, but the partial rotary factor {share!r} of "
                 f"head_dim {head_dim} is {dim}; they contradict each other, keep one of them."
             )
-    if kind not in ("proportional", "axial") and (dim < 2 or dim % 2):
+    if kind not in ("proportional", "axial") and (dim < 1 or (dim % 2 and dim >= head_dim)):
         problems.append(
             f"{dim} of {head_dim} channels would turn; channels turn in pairs, so it must be an "
-            "even number, at least 2."
+            "even number, at least 2. An odd head can only turn in part."
         )
     return dim
 

@@ -183,3 +183,30 @@ def test_errors():
         closest_alias(Frequencies(np.ones((2, 2))), 10)
     with pytest.raises(ConfigError, match="nothing turns"):
         resolution(Frequencies([0.0]), torch.float32)
+
+
+@pytest.mark.parametrize("offset", [0, 4096, 131072])
+def test_score_errors_of_rounded_angles_and_tables(reference, offset):
+    """Unit q and k at distance 16, the orders of magnitude of the reference's 4000 pairs."""
+    group = reference["precision_and_algebra"]["score_error_unit_qk_d128"]["data"]["delta16"]
+    expected = {name: values["rms"] for name, values in group[str(offset)].items()}
+    generator = np.random.default_rng(1)
+    query, key = generator.normal(size=(2, 500, 64)) + 1j * generator.normal(size=(2, 500, 64))
+    products = query * key.conj()
+    products /= np.linalg.norm(query, axis=1, keepdims=True)
+    products /= np.linalg.norm(key, axis=1, keepdims=True)
+
+    def codes(recipe, dtype):
+        angles = torch.from_numpy(RECIPES[recipe](128, 1e4, np.array([offset, offset + 16.0])))
+        cos, sin = angles.cos().to(dtype).double(), angles.sin().to(dtype).double()
+        return (cos + 1j * sin).numpy()
+
+    right = np.exp(-16j * ROPE.matrix[0])
+    for name, recipe, dtype in (
+        ("fp32", "float32", torch.float32),
+        ("fp32angle_fp16table", "float32", torch.float16),
+        ("fp32angle_bf16table", "float32", torch.bfloat16),
+    ):
+        at_query, at_key = codes(recipe, dtype)
+        errors = (products * (at_query * at_key.conj() - right)).real.sum(axis=1)
+        assert 0.8 < np.sqrt(np.square(errors).mean()) / expected[name] < 1.25
