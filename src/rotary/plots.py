@@ -28,6 +28,7 @@ from rotary.frequencies import (
     ntk,
     yarn,
 )
+from rotary.frequencies.checks import integer
 from rotary.theory import (
     angle_error,
     code_distance,
@@ -91,6 +92,7 @@ def decay_figure(dim: int = 128, base: float = 10000.0, *, length: int = 256) ->
         base: Of the power law.
         length: Where the left panel ends.
     """
+    length = integer("decay_figure", "length", length)
     with _style():
         power = inverse_power(dim, base)
         planes = power.num_planes
@@ -236,6 +238,7 @@ def grid_figure(dim: int = 64, *, base: float = 100.0, size: int = 14, seed: int
         size: Cells in a row and rows of the grid.
         seed: Of the mixed frequencies.
     """
+    size = integer("grid_figure", "size", size, least=2)
     encodings = {
         "axial": axial(dim, 2, base),
         "mixed (drawn)": _first_head(mixed(dim, 2, seed=seed)),
@@ -283,6 +286,7 @@ def resolution_figure(
         length: Largest displacement.
         angle_dim: Channels of the right panel.
     """
+    length = integer("resolution_figure", "length", length, least=2)
     with _style():
         figure = Figure(figsize=(9.8, 4.1), layout="constrained")
         near, angles = figure.subplots(1, 2)

@@ -146,6 +146,24 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         assert len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decay", "--length", "0"], "length is 0; it must be an integer >= 1"),
+        (["decay", "--dim", "7"], "dim is 7"),
+        (["wavelengths", "--bases", "-1"], "base is -1"),
+        (["schedules", "--factor", "0"], "factor is 0"),
+        (["grid", "--size", "1"], "size is 1; it must be an integer >= 2"),
+        (["resolution", "--length", "1"], "length is 1; it must be an integer >= 2"),
+    ],
+)
+def test_wrong_numbers_are_one_line(capsys, arguments, message):
+    assert main(["plot", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
 def test_every_figure_has_a_command():
     from rotary.cli.plot import FIGURES
 

@@ -3,7 +3,7 @@ import pytest
 
 from rotary import Frequencies, inverse_power
 from rotary.errors import ShapeError
-from rotary.frequencies import linear, llama3, ntk, proportional, yarn
+from rotary.frequencies import linear, llama3, ntk, proportional, sections, yarn
 from rotary.theory import explain, wavelengths
 
 PLAIN = inverse_power(128, 500000.0)
@@ -70,6 +70,13 @@ def test_several_axes():
     assert [group.change for group in found.groups] == ["kept", "still", "still", "kept"]
     assert found.still == []
     assert found.incomplete == [1, 3]
+
+
+def test_text_positions_are_equal_on_all_axes():
+    """Sections deal planes out to axes; for text the condition is that of the planes together."""
+    plain = inverse_power(128)
+    dealt = sections(plain, [16, 24, 24])
+    assert explain(dealt, 4096).first_negative == explain(plain, 4096).first_negative == 1707
 
 
 def test_errors():
