@@ -30,6 +30,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command("rotary.cli.generate", "models", "continue a text with a causal model"),
     "run": Command("rotary.cli.run", "models", "run a Hugging Face script with these models"),
+    "explain": Command("rotary.cli.explain", "train", "say what the RoPE of a config does"),
+    "plot": Command("rotary.cli.plot", "train", "draw the figures of the theory"),
 }
 
 
