@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("rotary.cli.run", "models", "run a Hugging Face script with these models"),
     "explain": Command("rotary.cli.explain", "train", "say what the RoPE of a config does"),
     "plot": Command("rotary.cli.plot", "train", "draw the figures of the theory"),
+    "bench": Command("rotary.cli.bench", "bench", "time the library beside its floors and peers"),
 }
 
 
