@@ -58,6 +58,11 @@ def test_fifteen_percent_of_which_80_10_10(masking):
     assert within(int(pairs.sum()), pairs.size, 0.15 * 18.5 / 129, sigmas=6)
 
 
+def test_the_share_is_of_the_ordinary_tokens(masking):
+    tokens = np.where(np.arange(200) % 2, ordinary((20, 200)), 2)
+    assert set((apply(masking, tokens)[1] != IGNORED).sum(axis=1).tolist()) == {15}
+
+
 def test_random_tokens_are_every_ordinary_one_and_no_special_one(tokenizer):
     masking = Masking(tokenizer, fraction=1.0, mask_share=0.0, random_share=1.0)
     masked, labels = apply(masking, ordinary((50, 200), top=6))

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,12 @@ def test_the_share_is_as_asked_and_the_seed_matters():
 def test_a_growing_corpus_does_not_move_documents():
     before = split(TEXTS[:1000])[1]
     assert set(before) == set(split(TEXTS)[1]) & set(TEXTS[:1000])
+
+
+def test_a_larger_fraction_only_adds_to_validation():
+    sides = [set(split(TEXTS[:6], fraction / 50)[1]) for fraction in range(1, 50)]
+    assert [len(sides[0]), len(sides[-1])] == [1, 5]
+    assert all(one <= other for one, other in pairwise(sides))
 
 
 def test_the_hash_is_the_same_on_every_machine():

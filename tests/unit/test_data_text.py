@@ -53,8 +53,10 @@ def test_a_file_reached_twice_is_read_once_and_links_are_followed(tmp_path):
     file = write(tmp_path / "corpus" / "a.txt", "text")
     outside = write(tmp_path / "elsewhere" / "b.txt", "more")
     (tmp_path / "corpus" / "link").symlink_to(outside.parent)
-    (tmp_path / "corpus" / "circle").symlink_to(tmp_path / "corpus")
-    found = read_documents([file, tmp_path / "corpus", str(file)])
+    for name in ("circle", "ring"):  # Walked without memory, two are 2^40 paths.
+        (tmp_path / "corpus" / name).symlink_to(tmp_path / "corpus")
+    roundabout = os.path.join(tmp_path, "corpus", "..", "corpus", "a.txt")
+    found = read_documents([file, tmp_path / "corpus", roundabout])
     assert sorted(document.text for document in found) == ["more", "text"]
 
 
@@ -72,7 +74,8 @@ BLANK = "the corpus is empty: there is no text but blanks in it"
     ("name", "content", "message"),
     [
         ("a.csv", "x", ": files that end in '.csv' are not read; accepted are .txt, .md, .jsonl,"),
-        ("a", "x", ": files that end in 'nothing' are not read; accepted are"),
+        ("a.b.csv.gz", "x", ": files that end in '.csv.gz' are not read; accepted are .txt,"),
+        ("a", "x", ": files without an ending are not read; accepted are"),
         ("a.txt", b"ab\xff\xfec", ": not UTF-8 at byte 2 (0xff, invalid start byte); convert"),
         ("a.txt", "ü".encode("utf-16"), ": not UTF-8 at byte 0 (it looks like UTF-16)"),
         ("a.txt", b"\xef\xbb\xbfabc\xe4", ": not UTF-8 at byte 6 (0xe4, unexpected end of data)"),

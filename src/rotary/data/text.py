@@ -80,10 +80,9 @@ def _find_files(paths: list[Path]) -> list[Path]:
         elif not os.path.exists(path):
             raise DataError(f"{path}: no such file or folder.")
         elif _ending(path) is None:
-            raise DataError(
-                f"{path}: files that end in {''.join(path.suffixes[-1:]) or 'nothing'!r} are not "
-                f"read; accepted are {ACCEPTED}."
-            )
+            ending = "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :])
+            kind = f"that end in {ending!r}" if ending else "without an ending"
+            raise DataError(f"{path}: files {kind} are not read; accepted are {ACCEPTED}.")
         else:
             files = [path]
         for file in files:

@@ -13,8 +13,24 @@ from rotary.kernels.contract import LAYOUTS, Layout
 
 POSITION_ENCODINGS = ("rotary", "none")
 ATTENTION_FORMS = ("softmax",)
-NORM_TYPES = ("layer_norm",)
+NORM_TYPES = ("layer_norm", "rms_norm")
 NORM_POSITIONS = ("post", "pre")
+POOLINGS = ("first", "mean")
+LM_HEADS = ("transform", "direct")
+STOCK_ARCHITECTURES = (
+    "RoFormerModel",
+    "RoFormerForMaskedLM",
+    "RoFormerForCausalLM",
+    "RoFormerForSequenceClassification",
+    "RoFormerForTokenClassification",
+    "RoFormerForQuestionAnswering",
+)
+"""Heads that stock RoFormer computes equally; its multiple choice reads the last padding."""
+
+_REFUSED_BY_STOCK = "add_cross_attention"
+"""A field that is always False here and that stock insists on being a truth value. A text in its
+place makes ``transformers.RoFormerModel.from_pretrained`` stop and show that text; a model type it
+does not know it would only warn about, and leave the weights it does not find at random."""
 
 
 class RoFormerConfig(PreTrainedConfig):
@@ -39,7 +55,8 @@ class RoFormerConfig(PreTrainedConfig):
         max_position_embeddings: The length the model was trained for. Not a limit.
         type_vocab_size: Number of segments; 0 leaves the segment embedding out.
         initializer_range: Standard deviation of the truncated normal (cut at two of it) that
-            weights and embeddings start from.
+            weights and embeddings start from; None takes ``1 / sqrt(width * layers)``
+            (RoFormer-V2).
         layer_norm_eps: Added to variances; 1e-12 is what the released weights were trained with.
         pad_token_id: The token of padding; it is never attended to only by ``attention_mask``.
         rotary_value: Rotate the values too (the small ELECTRA models).
@@ -47,13 +64,23 @@ class RoFormerConfig(PreTrainedConfig):
         is_decoder: Let a token see only what came before it.
         position_encoding: How positions enter: ``"rotary"``, or ``"none"``.
         attention_form: ``"softmax"``.
-        norm_type: ``"layer_norm"``.
+        norm_type: ``"layer_norm"``, or ``"rms_norm"``, which has no weights (RoFormer-V2).
         norm_position: Normalise after each sub-layer is added (``"post"``, the paper) or before
             each sub-layer (``"pre"``, with one more norm at the end).
         rotary_layout: Which channels form a plane: ``"interleaved"`` or ``"half"``.
         nope_layers: Indices of layers that do not rotate.
-        sparse_logits: In masked language modelling with labels, compute logits only where there is
-            a label; the loss is the same.
+        use_bias: Give the linear layers a bias; RoFormer-V2 has none.
+        lm_head: ``"transform"`` puts a dense layer, an activation and a norm before the
+            vocabulary and a bias behind it; ``"direct"`` multiplies by the embedding alone
+            (RoFormer-V2). None takes the first with ``use_bias``, the second without.
+        pooler_activation: Put a dense layer on the first token, with ``"tanh"`` or ``"linear"``
+            (RoFormer-Sim); None has no such layer.
+        pooling: What stands for a text in heads that need one vector: its ``"first"`` token or the
+            ``"mean"`` of all.
+        is_prefix_lm: In a decoder, let the tokens of segment 0 see each other whatever their order
+            (UniLM, RoFormer-Sim); what is generated is segment 1.
+        sparse_logits: In language modelling with labels, compute logits only where there is a
+            label; the loss is the same.
         rope_parameters: Schedule of the frequencies in transformers' spelling, for instance
             ``{"rope_type": "default", "rope_theta": 500000.0}``. None is RoFormer's base, 10000.
         bos_token_id: Token that starts a generated text.
@@ -84,7 +111,7 @@ class RoFormerConfig(PreTrainedConfig):
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 1536
     type_vocab_size: int = 2
-    initializer_range: float = 0.02
+    initializer_range: float | None = 0.02
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
@@ -100,6 +127,11 @@ class RoFormerConfig(PreTrainedConfig):
     norm_position: str = "post"
     rotary_layout: Layout = "interleaved"
     nope_layers: list[int] | tuple[int, ...] = ()
+    use_bias: bool = True
+    lm_head: str | None = None
+    pooler_activation: str | None = None
+    pooling: str = "first"
+    is_prefix_lm: bool = False
     sparse_logits: bool = False
     rope_parameters: dict[str, Any] | None = None
 
@@ -108,6 +140,8 @@ class RoFormerConfig(PreTrainedConfig):
         problems = list(_misspelt(kwargs, self.default_config_fields()))
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
+        if self.lm_head is None:
+            self.lm_head = "transform" if self.use_bias else "direct"
         self.nope_layers = list(self.nope_layers)
         # transformers fills `rope_parameters` in; left out, it stays out, and the file is stock.
         given, legacy = self.rope_parameters, {"rope_theta", "rope_scaling"} & kwargs.keys()
@@ -137,12 +171,21 @@ class RoFormerConfig(PreTrainedConfig):
             "norm_position": "post",
             "rotary_layout": "interleaved",
             "nope_layers": [],
+            "use_bias": True,
+            "lm_head": "transform",
+            "pooler_activation": None,
+            "pooling": "first",
+            "is_prefix_lm": False,
         }
         different = [name for name, value in stock.items() if getattr(self, name) != value]
         if self.rotary_base != 10000.0:
             different.append("rope_parameters")
         if self.type_vocab_size == 0:
             different.append("type_vocab_size")
+        if self.initializer_range is None:
+            different.append("initializer_range")
+        if set(self.architectures or ()) - set(STOCK_ARCHITECTURES):
+            different.append("architectures")
         return different
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,18 +194,42 @@ class RoFormerConfig(PreTrainedConfig):
         values["model_type"] = "rotary_roformer" if self.differences_from_stock() else "roformer"
         return values
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What the file holds; one that stock would compute wrongly has a field stock refuses."""
+        values: dict[str, Any] = super().to_diff_dict()
+        if values["model_type"] == "rotary_roformer":
+            values[_REFUSED_BY_STOCK] = (
+                "This is a rotary_roformer: load it with rotary.models, stock would compute "
+                f"something else ({', '.join(self.differences_from_stock())})."
+            )
+        return values
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> Any:
+        """What the file holds; either model type is right here, so none is warned about."""
+        values, unused = super().get_config_dict(*args, **kwargs)
+        return _as_type(values, cls.model_type), unused
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read either model type; see :class:`transformers.PreTrainedConfig`."""
-        if config_dict.get("model_type") in ("roformer", "rotary_roformer"):
-            config_dict = {**config_dict, "model_type": cls.model_type}
-        return super().from_dict(config_dict, **kwargs)
+        return super().from_dict(_as_type(config_dict, cls.model_type), **kwargs)
 
 
 class RotaryRoFormerConfig(RoFormerConfig):
     """A :class:`RoFormerConfig` whose file says ``rotary_roformer``: stock code cannot load it."""
 
     model_type = "rotary_roformer"
+
+
+def _as_type(values: dict[str, Any], model_type: str) -> dict[str, Any]:
+    """The values of a file of either type as those of one."""
+    if values.get("model_type") not in ("roformer", "rotary_roformer"):
+        return values
+    values = {**values, "model_type": model_type}
+    if isinstance(values.get(_REFUSED_BY_STOCK), str):
+        del values[_REFUSED_BY_STOCK]
+    return values
 
 
 def _misspelt(given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
@@ -184,9 +251,12 @@ def _problems(config: RoFormerConfig) -> list[str]:
         "norm_position": NORM_POSITIONS,
         "rotary_layout": LAYOUTS,
         "hidden_act": tuple(ACT2FN),
+        "lm_head": LM_HEADS,
+        "pooling": POOLINGS,
+        "pooler_activation": (None, *ACT2FN),
     }.items():
         if getattr(config, name) not in accepted:
-            found.append(one_of(name, getattr(config, name), accepted))
+            found.append(one_of(name, getattr(config, name), filter(None, accepted)))
     sizes = {
         "vocab_size": 1,
         "embedding_size": 1,
@@ -210,10 +280,14 @@ def _problems(config: RoFormerConfig) -> list[str]:
             found.append(f"{name} is {value!r}; it is a probability, at least 0 and below 1.")
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(config, name)
+        if name == "initializer_range" and value is None:
+            continue
         if not isinstance(value, (int, float)) or value < 0:
             found.append(f"{name} is {value!r}; it is a number, 0 or more.")
     if config.add_cross_attention:
         found.append("add_cross_attention is True; this RoFormer has no cross attention.")
+    if config.is_prefix_lm and not (config.is_decoder and config.type_vocab_size >= 2):
+        found.append("is_prefix_lm needs is_decoder=True and two segments (type_vocab_size=2).")
     kind = (config.rope_parameters or {}).get("rope_type", "default")
     if kind != "default":
         found.append(one_of("rope_parameters['rope_type']", kind, ("default",)))

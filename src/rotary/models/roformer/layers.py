@@ -19,6 +19,35 @@ from rotary.models.roformer.token_layout import TokenLayout
 from rotary.rotation import Rotation
 
 
+class RoFormerRMSNorm(nn.Module):
+    """``x / sqrt(mean(x^2) + eps)``: RoFormer-V2's norm, which has no weights."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
+        """Divide each vector by its root mean square, in float32 or wider."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows."""
+        return f"eps={self.eps:g}"
+
+
+def norm(config: RoFormerConfig, width: int) -> nn.Module:
+    """The norm that the config asks for."""
+    if config.norm_type == "rms_norm":
+        return RoFormerRMSNorm(config.layer_norm_eps)
+    return nn.LayerNorm(width, eps=config.layer_norm_eps)
+
+
+def linear(config: RoFormerConfig, width: int, out_width: int) -> nn.Linear:
+    """A linear layer, with a bias if the config has them."""
+    return nn.Linear(width, out_width, bias=config.use_bias)
+
+
 def eager_attention(
     module: nn.Module,
     query: Tensor,
@@ -96,8 +125,9 @@ class RoFormerEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = norm(config, config.embedding_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.drops_first = config.norm_type == "rms_norm"
 
     def forward(
         self, embeds: Float[Tensor, "batch length width"], token_type_ids: Tensor | None
@@ -108,6 +138,8 @@ class RoFormerEmbeddings(nn.Module):
                 embeds = embeds + self.token_type_embeddings.weight[0]
             else:
                 embeds = embeds + self.token_type_embeddings(token_type_ids)
+        if self.drops_first:  # RoFormer-V2's order.
+            return self.LayerNorm(self.dropout(embeds))
         return self.dropout(self.LayerNorm(embeds))
 
 
@@ -119,9 +151,9 @@ class RoFormerSelfAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.num_heads = config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = linear(config, config.hidden_size, config.hidden_size)
+        self.key = linear(config, config.hidden_size, config.hidden_size)
+        self.value = linear(config, config.hidden_size, config.hidden_size)
         self.is_causal = config.is_decoder
         self.rotates = config.position_encoding == "rotary" and layer_idx not in config.nope_layers
 
@@ -164,8 +196,8 @@ class RoFormerSublayerOutput(nn.Module):
 
     def __init__(self, config: RoFormerConfig, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dense = linear(config, width, config.hidden_size)
+        self.LayerNorm = norm(config, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.is_pre_norm = config.norm_position == "pre"
 
@@ -200,7 +232,7 @@ class RoFormerIntermediate(nn.Module):
 
     def __init__(self, config: RoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.dense = linear(config, config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -235,4 +267,27 @@ class RoFormerEncoder(nn.Module):
             RoFormerLayer(config, index) for index in range(config.num_hidden_layers)
         )
         if config.norm_position == "pre":
-            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+            self.LayerNorm = norm(config, config.hidden_size)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: TokenLayout,
+        rotation: Rotation | None,
+        cache: Any,
+        *,
+        with_hidden: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+        """Return the last hidden states, all of them if wanted, and the probabilities."""
+        all_hidden = [hidden] if with_hidden else []
+        attentions = []
+        for layer in self.layer:
+            hidden, probabilities = layer(hidden, layout, rotation, cache=cache)
+            attentions.append(probabilities)
+            if with_hidden:
+                all_hidden.append(hidden)
+        if hasattr(self, "LayerNorm"):
+            hidden = self.LayerNorm(hidden)
+            if with_hidden:
+                all_hidden[-1] = hidden
+        return hidden, tuple(all_hidden), tuple(attentions)

@@ -1,26 +1,28 @@
-"""RoFormer (Su et al., 2021) as Hugging Face models: read top to bottom, parts in ``layers``."""
+"""RoFormer (Su et al., 2021) as Hugging Face models: the encoder and masked language modelling."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
-from transformers import initialization as init
-from transformers.activations import ACT2FN
-from transformers.modeling_outputs import BaseModelOutputWithPast, MaskedLMOutput
+from transformers import DynamicCache
+from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 
 from rotary.embedding import RotaryEmbedding
 from rotary.errors import ConfigError, ShapeError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
-from rotary.models.roformer.layers import (
-    RoFormerEmbeddings,
-    RoFormerEncoder,
-    register_packed_attention,
+from rotary.models.roformer.heads import (
+    RoFormerLMHead,
+    RoFormerPooler,
+    check_labels,
+    finish,
+    first_token,
+    token_loss,
 )
-from rotary.models.roformer.loading import STOCK_TABLE, check_loaded, rename_for
+from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
+from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.token_layout import (
     TokenLayout,
     check_batch,
@@ -30,70 +32,23 @@ from rotary.models.roformer.token_layout import (
 from rotary.rotation import Rotation
 
 
-class RoFormerPreTrainedModel(PreTrainedModel):
-    """What all RoFormers share: initial weights, names in checkpoints, kinds of attention."""
+@dataclass
+class RoFormerModelOutput(ModelOutput):
+    """What the encoder returns; ``past_key_values`` is the cache's older name.
 
-    config_class = RoFormerConfig
-    base_model_prefix = "roformer"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-    _no_split_modules = ("RoFormerLayer",)
-    _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."),)
+    Args:
+        last_hidden_state: (batch, length, hidden size).
+        pooler_output: (batch, hidden size), with ``config.pooler_activation``.
+        cache: Keys and values for the next step of a decoder.
+        hidden_states: Output of the embeddings and of every layer, when asked for.
+        attentions: Probabilities of every layer, when asked for.
+    """
 
-    def __init__(self, config: RoFormerConfig) -> None:
-        register_packed_attention()
-        super().__init__(config)
-
-    def get_correct_attn_implementation(
-        self, requested_attention: str | None, is_init_check: bool = False
-    ) -> str:
-        """Take ``rotary_packed`` unless told otherwise: it computes no padding, makes no mask."""
-        requested = "rotary_packed" if requested_attention is None else requested_attention
-        return super().get_correct_attn_implementation(requested, is_init_check)
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Weights and embeddings from a normal cut at two deviations, biases 0, norms 1 and 0."""
-        std = self.config.initializer_range
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        if isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        if isinstance(module, RoFormerPredictions):
-            init.zeros_(module.bias)
-        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
-            init.zeros_(module.bias)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: Any,
-        *args: Any,
-        output_loading_info: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        """Load a folder or a model of the hub; see :class:`transformers.PreTrainedModel`.
-
-        Raises:
-            ConfigError: If the encoder would stay partly at random, or weights have no place in it.
-        """
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-        )
-        check_loaded(info, f"{cls.base_model_prefix}.", pretrained_model_name_or_path)
-        return (model, info) if output_loading_info else model
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load by name; transformers' frozen sine table is left out, the prefix may be missing.
-
-        Names with and without ``roformer.`` are taken. Everything else must match, or PyTorch
-        raises and lists it.
-        """
-        renamed = rename_for(self.state_dict(), state_dict, f"{self.base_model_prefix}.")
-        return super().load_state_dict(renamed, strict=strict, assign=assign)
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    cache: Any = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class RoFormerModel(RoFormerPreTrainedModel):
@@ -113,13 +68,14 @@ class RoFormerModel(RoFormerPreTrainedModel):
         self.embeddings = RoFormerEmbeddings(config)
         if config.embedding_size != config.hidden_size:
             assert config.embedding_size is not None
-            self.embeddings_project = nn.Linear(config.embedding_size, config.hidden_size)
+            self.embeddings_project = linear(config, config.embedding_size, config.hidden_size)
         self.encoder = RoFormerEncoder(config)
         if config.position_encoding == "rotary":
             self.rope = RotaryEmbedding(
                 head_dim=config.head_dim, base=config.rotary_base, layout=config.rotary_layout
             )
-        self.gradient_checkpointing = False
+        if config.pooler_activation is not None:
+            self.pooler = RoFormerPooler(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -138,6 +94,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         document_ids: Tensor | None = None,
+        cache: Any = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -147,13 +106,16 @@ class RoFormerModel(RoFormerPreTrainedModel):
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 or True for real tokens, (batch, length); or, ready made and boolean,
-                which query sees which key, (batch, 1 or heads, length, length).
+                which query sees which key, (batch, 1 or heads, length, keys).
             token_type_ids: Segments, (batch, length); all 0 when None.
             position_ids: Integers of any sign, (batch, length) or (length,). Counted from the first
                 real token of each document when None.
             inputs_embeds: Token embeddings (batch, length, embedding size), instead of tokens.
             document_ids: Documents of packed rows, (batch, length): 0 is padding; tokens with
                 different numbers never see each other.
+            cache: Keys and values of the tokens before these, in a decoder; transformers' cache.
+            past_key_values: The older name of ``cache``.
+            use_cache: Return such a cache; only a decoder has one.
             output_attentions: Return the attention probabilities; needs
                 ``attn_implementation="eager"``.
             output_hidden_states: Return the output of every layer.
@@ -170,33 +132,46 @@ class RoFormerModel(RoFormerPreTrainedModel):
         """
         embeds = self._embed(input_ids, inputs_embeds)
         shape = (embeds.shape[0], embeds.shape[1])
-        check_batch(attention_mask, document_ids, position_ids, token_type_ids, shape=shape)
-        layout = self._layout(attention_mask, document_ids, position_ids, shape, embeds.device)
+        cache = self._cache(cache if past_key_values is None else past_key_values, use_cache)
+        num_cached = 0 if cache is None else cache.get_seq_length()
+        check_batch(
+            attention_mask,
+            document_ids,
+            position_ids,
+            token_type_ids,
+            shape=shape,
+            num_cached=num_cached,
+        )
+        layout = self._layout(
+            attention_mask, document_ids, position_ids, token_type_ids, shape, embeds.device, cache
+        )
         if token_type_ids is not None:
             token_type_ids = layout.lay(token_type_ids)
         hidden = self.embeddings(layout.lay(embeds), token_type_ids)
         if hasattr(self, "embeddings_project"):
             hidden = self.embeddings_project(hidden)
         with_attentions = self._wants_attentions(output_attentions)
-        with_hidden = (
-            self.config.output_hidden_states
-            if output_hidden_states is None
-            else output_hidden_states
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        hidden, all_hidden, attentions = self.encoder(
+            hidden,
+            layout,
+            self._rotation(layout, hidden),
+            cache,
+            with_hidden=bool(output_hidden_states),
         )
-        rotation = self._rotation(layout, hidden)
-        all_hidden, attentions = [hidden], []
-        for layer in self.encoder.layer:
-            hidden, probabilities = layer(hidden, layout, rotation)
-            all_hidden.append(hidden)
-            attentions.append(probabilities)
-        if self.config.norm_position == "pre":
-            hidden = all_hidden[-1] = self.encoder.LayerNorm(hidden)
-        output = BaseModelOutputWithPast(
-            last_hidden_state=layout.unlay(hidden),
-            hidden_states=tuple(layout.unlay(h) for h in all_hidden) if with_hidden else None,
-            attentions=tuple(attentions) if with_attentions else None,
+        last = layout.unlay(hidden)
+        pooled = None
+        if hasattr(self, "pooler"):
+            pooled = self.pooler(first_token(last, attention_mask))
+        output = RoFormerModelOutput(
+            last_hidden_state=last,
+            pooler_output=pooled,
+            cache=cache,
+            hidden_states=tuple(layout.unlay(h) for h in all_hidden) if all_hidden else None,
+            attentions=attentions if with_attentions else None,
         )
-        return output if _wants_dict(self.config, return_dict) else output.to_tuple()
+        return finish(self.config, output, return_dict)
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -226,30 +201,57 @@ class RoFormerModel(RoFormerPreTrainedModel):
                 )
         return words(input_ids)
 
+    def _cache(self, cache: Any, use_cache: bool | None) -> Any:
+        if not self.config.is_decoder:
+            if cache is not None or use_cache:
+                raise ConfigError(
+                    "RoFormerModel: a cache was asked for, but config.is_decoder is False; tokens "
+                    "that come later would change the cached ones."
+                )
+            return None
+        if cache is None and use_cache:
+            return DynamicCache(config=self.config)
+        return cache
+
     def _layout(
         self,
         attention_mask: Tensor | None,
         document_ids: Tensor | None,
         position_ids: Tensor | None,
+        token_type_ids: Tensor | None,
         shape: tuple[int, int],
         device: torch.device,
+        cache: Any,
     ) -> TokenLayout:
         kind = self.config._attn_implementation
-        ready_made = attention_mask is not None and attention_mask.ndim == 4
-        # Lengths would be constants of the compiled program, so a compiler gets rows and a mask.
-        end_to_end = kind == "rotary_packed" or kind.startswith("flash")
-        lay = (
-            lay_end_to_end
-            if end_to_end and not ready_made and not torch.compiler.is_compiling()
-            else lay_in_rows
-        )
-        return lay(
+        # Lengths would be constants of a compiled program, so a compiler gets rows and a mask.
+        if (
+            (kind == "rotary_packed" or kind.startswith("flash"))
+            and (attention_mask is None or attention_mask.ndim == 2)
+            and cache is None
+            and not self.config.is_prefix_lm
+            and not torch.compiler.is_compiling()
+        ):
+            return lay_end_to_end(
+                attention_mask,
+                document_ids,
+                position_ids,
+                shape=shape,
+                is_causal=self.config.is_decoder,
+                device=device,
+            )
+        num_cached = 0 if cache is None else cache.get_seq_length()
+        segments = token_type_ids if self.config.is_prefix_lm and int(num_cached) == 0 else None
+        return lay_in_rows(
             attention_mask,
             document_ids,
             position_ids,
             shape=shape,
             is_causal=self.config.is_decoder,
             device=device,
+            segments=segments,
+            num_cached=num_cached,
+            num_keys=None if cache is None else cache.get_mask_sizes(shape[1], 0)[0],
         )
 
     def _rotation(self, layout: TokenLayout, hidden: Tensor) -> Rotation | None:
@@ -270,55 +272,34 @@ class RoFormerModel(RoFormerPreTrainedModel):
         return bool(wanted)
 
 
-class RoFormerTransform(nn.Module):
-    """Dense, activation and norm before the vocabulary."""
+class RoFormerLMModel(RoFormerPreTrainedModel):
+    """What language models share: the output layer is tied to the token embedding."""
 
-    def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__()
-        assert config.embedding_size is not None
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map to the width of the embeddings."""
-        return self.LayerNorm(self.activation(self.dense(hidden)))
-
-
-class RoFormerPredictions(nn.Module):
-    """Logits over the vocabulary, by the token embedding and a bias."""
-
-    def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__()
-        assert config.embedding_size is not None
-        self.transform = RoFormerTransform(config)
-        self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden states (..., hidden size) to logits (..., vocabulary)."""
-        return self.decoder(self.transform(hidden))
-
-
-class RoFormerLMHead(nn.Module):
-    """The language-model head, under the name it has in checkpoints."""
-
-    def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__()
-        self.predictions = RoFormerPredictions(config)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden states to logits."""
-        return self.predictions(hidden)
-
-
-class RoFormerForMaskedLM(RoFormerPreTrainedModel):
-    """RoFormer with the masked-language-model head, its output layer tied to the embedding."""
-
+    cls: RoFormerLMHead
+    accepts_loss_kwargs = True
     _tied_weights_keys = {  # noqa: RUF012 (transformers reads it from the class)
         "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config)
+        if config.lm_head == "direct":  # No biases to tie.
+            weight, embedding = next(iter(self._tied_weights_keys.items()))
+            self._tied_weights_keys = {weight: embedding}
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The layer that gives the logits."""
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace it, and its bias with it."""
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+
+class RoFormerForMaskedLM(RoFormerLMModel):
+    """RoFormer with the masked-language-model head, its output layer tied to the embedding."""
 
     def __init__(self, config: RoFormerConfig) -> None:
         super().__init__(config)
@@ -330,15 +311,6 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         self.roformer = RoFormerModel(config)
         self.cls = RoFormerLMHead(config)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The layer that gives the logits."""
-        return self.cls.predictions.decoder
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replace it, and its bias with it."""
-        self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
 
     def forward(
         self,
@@ -387,11 +359,8 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             return_dict=True,
         )
         hidden = outputs.last_hidden_state
-        if labels is not None and tuple(labels.shape) != tuple(hidden.shape[:2]):
-            raise ShapeError(
-                f"RoFormerForMaskedLM: labels have shape {tuple(labels.shape)}; the tokens are "
-                f"(batch, length) = {tuple(hidden.shape[:2])}, and they must have the same."
-            )
+        if labels is not None:
+            check_labels(type(self).__name__, labels, hidden)
         if labels is not None and self.config.sparse_logits:
             labelled = labels != -100
             hidden, labels = hidden[labelled], labels[labelled]
@@ -405,24 +374,4 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-        return output if _wants_dict(self.config, return_dict) else output.to_tuple()
-
-
-def token_loss(
-    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-) -> Tensor:
-    """Mean cross entropy over the labelled tokens, in float32 or wider; 0 where there are none."""
-    logits = logits.flatten(0, -2)
-    labels = labels.flatten().to(logits.device)
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    total = cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
-    if num_items_in_batch is None:
-        return total / (labels != -100).sum().clamp(min=1)
-    if isinstance(num_items_in_batch, Tensor):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
-
-
-def _wants_dict(config: RoFormerConfig, asked: bool | None) -> bool:
-    return bool(config.return_dict if asked is None else asked)
+        return finish(self.config, output, return_dict)

@@ -74,7 +74,8 @@ def lay_in_rows(
     shape: tuple[int, int],
     is_causal: bool,
     device: torch.device,
-    num_cached: int = 0,
+    segments: Tensor | None = None,
+    num_cached: int | Tensor = 0,
     num_keys: int | None = None,
 ) -> TokenLayout:
     """Keep the rows; padding and other documents are masked out.
@@ -87,11 +88,12 @@ def lay_in_rows(
         shape: Rows and columns of the batch.
         is_causal: Whether a token sees only itself and what came before.
         device: Of the layout.
+        segments: A prefix model's segments: those of segment 0 see each other whatever their order.
         num_cached: Tokens whose keys are already in the cache.
-        num_keys: Keys that attention gets, where a cache of fixed size holds more than are filled.
+        num_keys: Keys that attention gets: those in the cache, also its free places, and the new.
     """
     columns = shape[1]
-    keys = num_cached + columns if num_keys is None else num_keys
+    keys = columns if num_keys is None else num_keys
     mask = None
     if attention_mask is not None and attention_mask.ndim == 4:
         # Ready made, so the order of the tokens is in it too (UniLM lets a prefix see itself).
@@ -106,14 +108,23 @@ def lay_in_rows(
         same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
         same = same & (document_ids > 0)[:, None, None, :]
         mask = same if mask is None else mask & same
-    if is_causal and (mask is not None or keys != columns):
-        # PyTorch's own causal flag counts from the first key, so a cache needs the mask.
-        query = torch.arange(num_cached, num_cached + columns, device=device)[:, None]
-        before = torch.arange(keys, device=device)[None, :] <= query
-        if columns > 1 or keys > num_cached + columns or mask is not None:
-            mask = before if mask is None else mask & before
+    # PyTorch's own causal flag counts from the first key, so with a cache the mask says it.
+    if is_causal and (mask is not None or segments is not None or keys != columns):
+        place = torch.arange(columns, device=device) + num_cached
+        order = torch.arange(keys, device=device) <= place[:, None]
+        if segments is not None:
+            order = order | _within_prefix(segments, keys)
+        if columns > 1 or keys > 1:
+            mask = order if mask is None else mask & order
         is_causal = False
     return TokenLayout(shape, position_ids, mask, is_causal)
+
+
+def _within_prefix(segments: Tensor, keys: int) -> Tensor:
+    """Where query and key are both of segment 0, (batch, 1, length, keys), nothing being cached."""
+    prefix = segments.cumsum(-1) == 0
+    key = torch.nn.functional.pad(prefix, (0, keys - prefix.shape[-1]))
+    return (prefix[:, :, None] & key[:, None, :])[:, None]
 
 
 def lay_end_to_end(
@@ -167,11 +178,11 @@ def _default_positions(
     document_ids: Tensor | None,
     shape: tuple[int, int],
     device: torch.device,
-    num_cached: int,
+    num_cached: int | Tensor,
 ) -> Tensor:
     """Count from the first real token of each document; holes in a document count as tokens."""
     columns = shape[1]
-    place = torch.arange(num_cached, num_cached + columns, device=device)
+    place = torch.arange(columns, device=device) + num_cached
     if document_ids is not None:
         changes = document_ids[:, 1:] != document_ids[:, :-1]
         starts = torch.nn.functional.pad(changes, (1, 0), value=True)
