@@ -2,6 +2,7 @@
 
 from rotary.attention.linear import linear_attention
 from rotary.attention.performer import FavorFeatures
+from rotary.attention.softmax import packed_attention
 from rotary.attention.state import LinearState
 
-__all__ = ["FavorFeatures", "LinearState", "linear_attention"]
+__all__ = ["FavorFeatures", "LinearState", "linear_attention", "packed_attention"]
