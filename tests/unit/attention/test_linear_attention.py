@@ -148,7 +148,20 @@ def test_cross_attention_with_positions_of_its_own(small_blocks):
     close(out, linear_attention_reference(above, below, v))
 
 
-def test_positions_per_sequence_and_tables_per_head():
+def test_tables_per_head_and_of_two_axes():
+    """Every head its own frequencies; positions are (row, column) pairs."""
+    q, k, v = torch.randn(3, 2, 3, 20, 8, dtype=torch.float64)
+    positions = torch.randint(-9, 9, (20, 2)).double()
+    angles = positions @ torch.randn(3, 2, 4, dtype=torch.float64)  # (heads, length, planes)
+    tables = Rotation(angles.cos()[None], angles.sin()[None], "half")
+    out = linear_attention(q, k, v, rotation=tables, causal=True, chunk_size=4)
+    for head in range(3):
+        turn = Rotation(angles[head].cos(), angles[head].sin(), "half")
+        one = linear_attention(q[:, head], k[:, head], v[:, head], rotation=turn, causal=True)
+        close(out[:, head], one)
+
+
+def test_positions_per_sequence():
     rope = RotaryEmbedding(head_dim=8)
     q, k, v = torch.randn(3, 2, 3, 20, 8, dtype=torch.float64)
     positions = torch.randint(0, 99, (2, 20))
@@ -188,6 +201,21 @@ def test_gradcheck_without_causality(small_blocks):
 
     assert gradcheck(call, (case.q, case.k, case.v))
     assert gradgradcheck(call, (case.q, case.k, case.v))
+
+
+def test_only_the_inputs_and_the_states_between_blocks_are_kept(small_blocks):
+    """64 rows, blocks of 4: backward recomputes everything else."""
+    case = draw(batch=1, heads=2, key_heads=2, length=64, dim=8, value_dim=8)
+    kept = {}
+
+    def pack(x):
+        kept[x.data_ptr()] = x.numel()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        linear_attention(case.q, case.k, case.v, rotation=case.rotation, causal=True, chunk_size=4)
+    state = 2 * (8 * 8 + 8)
+    assert sum(kept.values()) == 3 * case.q.numel() + (64 // 4) * state
 
 
 def test_learnable_tables_get_their_gradient(small_blocks):
