@@ -22,16 +22,14 @@ def pytest_configure(config):
     if config.getoption("--enforce-shapes"):
         from jaxtyping import install_import_hook
 
-        install_import_hook("rotary", "shape_checks.checked")
+        install_import_hook("rotary", "typechecker.check")
 
 
-def pytest_collection_modifyitems(config, items):
-    """Leave out what passes values that the annotations forbid, where those are enforced."""
-    if config.getoption("--enforce-shapes"):
-        skip = pytest.mark.skip(reason="passes what the annotations forbid, on purpose")
-        for item in items:
-            if item.get_closest_marker("wrong_types"):
-                item.add_marker(skip)
+@pytest.fixture
+def wrong_types(request):
+    """For tests of errors about types: where annotations are enforced, the checker comes first."""
+    if request.config.getoption("--enforce-shapes"):
+        pytest.skip("arguments of a wrong type are stopped by the checker of annotations")
 
 
 @pytest.fixture(autouse=True)

@@ -285,7 +285,7 @@ WRONG = {
 }
 
 
-@pytest.mark.wrong_types
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said(case):
     make, message = WRONG[case]
