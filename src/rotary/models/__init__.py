@@ -1,0 +1,1 @@
+"""Models to train and to use: Hugging Face models in the full sense."""
