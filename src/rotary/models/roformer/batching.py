@@ -99,7 +99,7 @@ def reader(
 
 def cut_to_length(
     lengths: Sequence[int],
-    limit: int | None,
+    limit: int,
     frame: Frame,
     *,
     strategy: str,
@@ -110,7 +110,7 @@ def cut_to_length(
 
     Args:
         lengths: Tokens of one or two texts.
-        limit: The most tokens of an example, its frame included; None for no limit.
+        limit: The most tokens of an example, its frame included.
         frame: What surrounds the texts.
         strategy: ``"longest_first"``, ``"only_first"`` or ``"only_second"``.
         side: Where text is cut off, ``"right"`` or ``"left"``.
@@ -120,8 +120,6 @@ def cut_to_length(
         ConfigError: If the limit leaves no room, or the text that may be cut is too short for it.
     """
     whole = tuple((0, length) for length in lengths)
-    if limit is None:
-        return [whole]
     budget = limit - (0 if frame.begin is None else 1 + len(lengths))
     if budget < 0:
         raise ConfigError(

@@ -120,17 +120,22 @@ class Encoding:
     @property
     def type_ids(self) -> list[int]:
         """0 for the first text and its frame, 1 for the second (0 where the frame says so)."""
-        first = self._length_of(0)
-        second = self._length_of(1) if self.n_sequences == 2 else 0
-        if self._frame.begin is not None:
-            first, second = first + 2, second + (self.n_sequences == 2)
-        types = [0] * first + [int(self._frame.has_second_type)] * second
         pad = self._frame.pad_type
+        if self.n_sequences == 1:
+            types = [0] * (len(self.ids) - self._left - self._right)
+        else:
+            extra = 0 if self._frame.begin is None else 1
+            first, second = (part.stop - part.start for part in self._parts)
+            types = [0] * (first + 2 * extra) + [int(self._frame.has_second_type)] * (
+                second + extra
+            )
         return [pad] * self._left + types + [pad] * self._right if self._is_padded else types
 
     @property
     def attention_mask(self) -> list[int]:
         """1 for tokens, 0 for padding."""
+        if not self._is_padded:
+            return [1] * len(self.ids)
         real = len(self.ids) - self._left - self._right
         return [0] * self._left + [1] * real + [0] * self._right
 
@@ -206,10 +211,6 @@ class Encoding:
     def _is_padded(self) -> bool:
         return bool(self._left or self._right)
 
-    def _length_of(self, number: int) -> int:
-        part = self._parts[number]
-        return part.stop - part.start
-
     def _tokens_of(self, sequence_index: int) -> list[tuple[int, Span]]:
         sequences, offsets = self.sequence_ids, self.offsets
         return [(i, offsets[i]) for i, number in enumerate(sequences) if number == sequence_index]
@@ -222,6 +223,8 @@ class Encoding:
         for number, part in enumerate(self._parts):
             real += values(part, number)
             real += frame
+        if not self._is_padded:
+            return real
         return [outside] * self._left + real + [outside] * self._right
 
 

@@ -20,7 +20,12 @@ _HANGUL_SYLLABLES = ("\uac00", "\ud7a3")  # Decomposed by rule, not listed in th
 
 
 class Alignment(NamedTuple):
-    """For each character of the normalised text, the span of the original that it stands for."""
+    """For each boundary in the normalised text, where it lies in the original.
+
+    Args:
+        starts: Where what begins at this boundary begins in the original.
+        ends: Where what ends at this boundary ends in the original.
+    """
 
     starts: list[int]
     ends: list[int]
@@ -57,30 +62,33 @@ class Normalizer(NamedTuple):
         or changed places, all stand for the whole of what they came from.
         """
         lowered = text.lower() if self.lowercase else text
-        is_careful = self.strip_accents and not text.isascii()
-        runs = list(decomposable().finditer(lowered)) if is_careful else []
-        if not runs and len(lowered) == len(text):
+        changes = decomposable()
+        is_plain = not self.strip_accents or text.isascii() or not changes.search(lowered)
+        if is_plain and len(lowered) == len(text):
             return lowered, None
         characters: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
+        runs = [] if is_plain else [run.span() for run in changes.finditer(lowered)]
         at = 0
-        for start, stop in [*(run.span() for run in runs), (len(lowered), len(lowered))]:
+        for start, stop in [*runs, (len(lowered), len(lowered))]:
             characters.append(lowered[at:start])
             starts += range(at, start)
             ends += range(at + 1, start + 1)
             for character, first, last in _decompose(lowered[start:stop], start):
+                if ends:  # What was dropped before it goes to the one before.
+                    ends[-1] = max(ends[-1], first)
                 characters.append(character)
                 starts.append(first)
                 ends.append(last)
+            if ends:
+                ends[-1] = max(ends[-1], stop)
             at = stop
-        # What lies between two kept characters was dropped: it goes to the one before.
-        ends = list(map(max, ends, [*starts[1:], len(lowered)]))
-        if len(lowered) != len(text):
+        if len(lowered) != len(text):  # One letter becomes two when it is lower-cased.
             origin = [i for i, c in enumerate(text) for _ in c.lower()]
             starts = [origin[i] for i in starts]
             ends = [origin[i - 1] + 1 for i in ends]
-        return "".join(characters), Alignment(starts, ends)
+        return "".join(characters), Alignment(starts, [0, *ends])
 
 
 def _decompose(run: str, base: int) -> list[tuple[str, int, int]]:

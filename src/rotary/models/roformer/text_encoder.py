@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress, pairwise
 from typing import NamedTuple
 
 from rotary.models.roformer.normalization import Alignment, Normalizer
 from rotary.models.roformer.segmentation import Cut
-from rotary.models.roformer.word_pieces import Span, WordPieces, WordShapes
+from rotary.models.roformer.word_pieces import Span, WordLengths, WordMarks, WordPieces
 
 
 class KnownToken(NamedTuple):
@@ -122,8 +122,10 @@ class TextEncoder:
         self.normalizer = normalizer
         self.cut = cut
         table = WordPieces(vocabulary, unknown)
+        self._table = table
         self._ids_of_word = table.__getitem__
-        self._shape_of_word = WordShapes(table).__getitem__
+        self._lengths_of_word = WordLengths(table).__getitem__
+        self._marks_of_word = WordMarks(table).__getitem__
         raw = [token for token in tokens if not token.is_normalized]
         late = [
             token._replace(content=normalizer(token.content))
@@ -165,54 +167,56 @@ class TextEncoder:
     def encode(self, text: str, *, split_special: bool = False) -> tuple[list[int], Details]:
         """The ids of the tokens of a text, with the span and the word of each."""
         raw, late = self._finders[split_special]
-        pieces = [(0, len(text), None)] if raw is None else raw.pieces(text)
-        ids: list[int] = []
-        details = Details([], [])
-        for start, stop, known in pieces:
+        if raw is None or raw.pattern.search(text) is None:
+            return self._encode_plain(text, late, 0)
+        result: tuple[list[int], Details] = [], Details([], [])
+        for start, stop, known in raw.pieces(text):
             if known is None:
-                self._encode_plain(text[start:stop], start, late, ids, details)
+                _append(result, self._encode_plain(text[start:stop], late, start))
             else:
-                ids.append(known)
-                details.spans.append((start, stop))
-                details.counts.append(1)
-        return ids, details
+                _append(result, ([known], Details([(start, stop)], [1])))
+        return result
 
     def _encode_plain(
-        self, text: str, base: int, late: _Finder | None, ids: list[int], details: Details
-    ) -> None:
+        self, text: str, late: _Finder | None, base: int
+    ) -> tuple[list[int], Details]:
         normal, alignment = self.normalizer.align(text)
-        pieces = [(0, len(normal), None)] if late is None else late.pieces(normal)
-        spans: list[Span] = []
-        shift = 0 if alignment else base
-        for start, stop, known in pieces:
-            if known is not None:
-                ids.append(known)
-                spans.append((start + shift, stop + shift))
-                details.counts.append(1)
-                continue
-            words = self.cut(normal[start:stop] if len(pieces) > 1 else normal)
-            entries = list(map(self._ids_of_word, words))
-            ids += chain.from_iterable(entries)
-            details.counts.extend(map(len, entries))
-            spans += self._spans(words, start + shift)
-        details.spans.extend(_to_original(spans, alignment, base) if alignment else spans)
+        if alignment and base:
+            alignment = Alignment(*([base + place for place in side] for side in alignment))
+        at = 0 if alignment else base  # Where the normalised text begins, as far as it is counted.
+        if late is None or late.pattern.search(normal) is None:
+            return self._encode_words(self.cut(normal), at, alignment)
+        result: tuple[list[int], Details] = [], Details([], [])
+        for start, stop, known in late.pieces(normal):
+            if known is None:
+                words = self.cut(normal[start:stop])
+                _append(result, self._encode_words(words, at + start, alignment))
+            else:
+                span = _place([at + start, at + stop], alignment)
+                _append(result, ([known], Details(span, [1])))
+        return result
 
-    def _spans(self, words: list[str], at: int) -> list[Span]:
-        """The spans of the tokens of words that follow each other from ``at`` on."""
-        places = list(accumulate(map(len, words), initial=at))
-        whole = list(zip(places, places[1:], strict=False))  # As if each word were one token.
-        shapes = list(map(self._shape_of_word, words))
-        split = [i for i, shape in enumerate(shapes) if shape is not None]
-        if not split:
-            return whole
-        spans: list[Span] = []
-        done = 0
-        for i in split:
-            place = places[i]
-            spans += whole[done:i]
-            spans += [(place + start, place + stop) for start, stop in shapes[i] or ()]
-            done = i + 1
-        return spans + whole[done:]
+    def _encode_words(
+        self, words: list[str], at: int, alignment: Alignment | None
+    ) -> tuple[list[int], Details]:
+        """Words that follow each other from ``at`` on, in the normalised text."""
+        entries = list(map(self._ids_of_word, words))
+        ids = list(chain.from_iterable(entries))
+        counts = list(map(len, entries))
+        if self._table.has_gaps:
+            lengths = list(chain.from_iterable(map(self._lengths_of_word, words)))
+        else:
+            lengths = list(map(len, words))
+            for i in reversed([i for i, count in enumerate(counts) if count > 1]):
+                lengths[i : i + 1] = self._lengths_of_word(words[i])
+        spans = _place(list(accumulate(lengths, initial=at)), alignment)
+        if len(spans) == len(ids):
+            pass
+        elif self._table.has_gaps:
+            spans = list(compress(spans, chain.from_iterable(map(self._marks_of_word, words))))
+        else:
+            _drop_empty_words(spans, counts)
+        return ids, Details(spans, counts)
 
     def encode_words(
         self, words: Sequence[str], *, split_special: bool = False
@@ -228,6 +232,26 @@ class TextEncoder:
         return ids, details
 
 
-def _to_original(spans: list[Span], alignment: Alignment, base: int) -> list[Span]:
+def _append(result: tuple[list[int], Details], more: tuple[list[int], Details]) -> None:
+    result[0].extend(more[0])
+    result[1].spans.extend(more[1].spans)
+    result[1].counts.extend(more[1].counts)
+
+
+def _place(boundaries: list[int], alignment: Alignment | None) -> list[Span]:
+    """The spans between boundaries of the normalised text, in the original."""
+    if alignment is None:
+        return list(pairwise(boundaries))
     starts, ends = alignment
-    return [(base + starts[start], base + ends[stop - 1]) for start, stop in spans]
+    first = map(starts.__getitem__, boundaries[:-1])
+    return list(zip(first, map(ends.__getitem__, boundaries[1:]), strict=True))
+
+
+def _drop_empty_words(spans: list[Span], counts: list[int]) -> None:
+    """Drop the spans of words without tokens, which have one span each."""
+    done = kept = 0
+    for _ in range(counts.count(0)):
+        empty = counts.index(0, done)
+        kept += sum(counts[done:empty])
+        del spans[kept]
+        done = empty + 1

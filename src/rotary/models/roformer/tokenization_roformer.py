@@ -99,7 +99,6 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         self.do_lower_case = do_lower_case
         self.strip_accents = strip_accents
         self.added_words = list(added_words)
-        self._encoder: TextEncoder | None = None
         special = {
             "unk_token": unk_token,
             "sep_token": sep_token,
@@ -175,23 +174,27 @@ class RoFormerTokenizer(PreTrainedTokenizer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in _SHAPES_TEXT:
-            self.__dict__["_encoder"] = None
+        self._forget()
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        self.__dict__["_encoder"] = None
+        self._forget()
         return super()._add_tokens(new_tokens, special_tokens=special_tokens)
 
+    def _forget(self) -> None:
+        """Drop what was made from the present state, because it changes."""
+        self.__dict__["_encoder"] = None
+        self.__dict__["_frames"] = {}
+
     def __getstate__(self) -> dict[str, Any]:
-        # The encoder is made again where it is needed: it holds rjieba's dictionary and memories,
-        # and without it the same tokenizer always pickles to the same bytes.
-        return {**self.__dict__, "_encoder": None}
+        # Both are made again where they are needed. Without rjieba's dictionary and the memories of
+        # the encoder, the same tokenizer always pickles to the same bytes.
+        return {**self.__dict__, "_encoder": None, "_frames": {}}
 
     # ---- text to ids -----------------------------------------------------------------------------
 
     def _text_encoder(self) -> TextEncoder:
         """The pure function of this tokenizer's present state; made when the state has changed."""
-        encoder = self._encoder
+        encoder: TextEncoder | None = self.__dict__["_encoder"]
         if encoder is None:
             strips = self.do_lower_case if self.strip_accents is None else self.strip_accents
             is_word = self.level == "word"
@@ -206,22 +209,24 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         return encoder
 
     def _frame(self, add_special_tokens: bool) -> Frame:
-        begin, separate = (
-            (self.cls_token_id, self.sep_token_id) if add_special_tokens else (None, None)
-        )
-        if add_special_tokens and (begin is None or separate is None):
-            raise ConfigError(
-                f"cls_token is {self.cls_token!r} and sep_token is {self.sep_token!r}: set both, or call "
-                "with add_special_tokens=False"
+        """What goes around the texts; made when the state has changed."""
+        frames: dict[bool, Frame] = self.__dict__["_frames"]
+        if add_special_tokens not in frames:
+            begin, separate = self.cls_token_id, self.sep_token_id
+            if add_special_tokens and (begin is None or separate is None):
+                raise ConfigError(
+                    f"cls_token is {self.cls_token!r} and sep_token is {self.sep_token!r}: set both, "
+                    "or call with add_special_tokens=False"
+                )
+            frames[add_special_tokens] = Frame(
+                begin=begin if add_special_tokens else None,
+                separate=separate if add_special_tokens else None,
+                pad=0 if self.pad_token is None else self.pad_token_id,
+                pad_type=self.pad_token_type_id,
+                has_second_type=self.token_type_ids_pattern == "bert_style",
+                token_of=self.convert_ids_to_tokens,
             )
-        return Frame(
-            begin=begin,
-            separate=separate,
-            pad=self.pad_token_id if self.pad_token is not None else 0,
-            pad_type=self.pad_token_type_id,
-            has_second_type=self.token_type_ids_pattern == "bert_style",
-            token_of=self.convert_ids_to_tokens,
-        )
+        return frames[add_special_tokens]
 
     def _encode_plus(
         self,
@@ -257,6 +262,10 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         origins: list[int] = []
         for number, (first, second) in enumerate(samples):
             sources = [read(first)] if second is None else [read(first), read(second)]
+            if limit is None:
+                encodings.append(Encoding([Window(s, 0, len(s.ids)) for s in sources], frame))
+                origins.append(number)
+                continue
             for cut in cut_to_length(
                 [len(source.ids) for source in sources],
                 limit,
@@ -265,9 +274,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
                 side=self.truncation_side,
                 stride=stride if return_overflowing_tokens else None,
             ):
-                parts = [
-                    Window(source, *stretch) for source, stretch in zip(sources, cut, strict=True)
-                ]
+                parts = [Window(s, *stretch) for s, stretch in zip(sources, cut, strict=True)]
                 encodings.append(Encoding(parts, frame))
                 origins.append(number)
         if max_length is None:
@@ -367,12 +374,6 @@ class RoFormerTokenizer(PreTrainedTokenizer):
             "there. The Chinese RoFormers have 50,000 tokens (words) or 12,000 (characters): load the "
             "tokenizer from the folder of the model."
         )
-
-
-_SHAPES_TEXT = frozenset(
-    {"vocab", "level", "do_lower_case", "strip_accents", "added_words", "unk_token", "unk_token_id"}
-    | {"added_tokens_decoder"}
-)
 
 
 def _load(vocabulary: _Vocabulary | None) -> dict[str, int]:

@@ -36,11 +36,16 @@ class WordPieces(dict[str, tuple[int, ...]]):
         self.vocabulary = vocabulary
         self.unknown = unknown
         self.longest_piece = max(map(len, vocabulary), default=1)
+        self.has_gaps = False  # Whether a word was met whose tokens leave some of it out.
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         known = self.vocabulary.get(word)
-        ids = (known,) if known is not None else tuple(i for i, _, _ in self.split(word))
-        return _remember(self, word, ids)
+        if known is not None:
+            return _remember(self, word, (known,))
+        tokens = self.split(word)
+        if tokens and sum(stop - start for _, start, stop in tokens) != len(word):
+            self.has_gaps = True
+        return _remember(self, word, tuple(i for i, _, _ in tokens))
 
     def split(self, word: str) -> list[tuple[int, int, int]]:
         """Split a word as BERT does: ids of its tokens, start and end of each within the word."""
@@ -73,20 +78,42 @@ class WordPieces(dict[str, tuple[int, ...]]):
         return pieces
 
 
-class WordShapes(dict[str, tuple[Span, ...] | None]):
-    """From a word to the spans of its tokens within it, or None for one that spans all of it."""
+class WordLengths(dict[str, tuple[int, ...]]):
+    """From a word to the lengths of what it falls into, tokens and gaps; they add up to its own."""
 
     def __init__(self, pieces: WordPieces) -> None:
         super().__init__()
         self.pieces = pieces
 
-    def __missing__(self, word: str) -> tuple[Span, ...] | None:
-        spans: tuple[Span, ...] | None = None
-        if word not in self.pieces.vocabulary:
-            spans = tuple((start, stop) for _, start, stop in self.pieces.split(word))
-            if spans == ((0, len(word)),):
-                spans = None
-        return _remember(self, word, spans)
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        return _remember(self, word, tuple(length for length, _ in _stretches(self.pieces, word)))
+
+
+class WordMarks(dict[str, tuple[bool, ...]]):
+    """From a word to whether each of what it falls into is a token, not a gap."""
+
+    def __init__(self, pieces: WordPieces) -> None:
+        super().__init__()
+        self.pieces = pieces
+
+    def __missing__(self, word: str) -> tuple[bool, ...]:
+        return _remember(self, word, tuple(mark for _, mark in _stretches(self.pieces, word)))
+
+
+def _stretches(pieces: WordPieces, word: str) -> list[tuple[int, bool]]:
+    """Tokens, and between them the gaps (space, control characters): length, whether a token."""
+    if word in pieces.vocabulary:
+        return [(len(word), True)]
+    result: list[tuple[int, bool]] = []
+    at = 0
+    for _, start, stop in pieces.split(word):
+        if start > at:
+            result.append((start - at, False))
+        result.append((stop - start, True))
+        at = stop
+    if at < len(word):
+        result.append((len(word) - at, False))
+    return result
 
 
 def _remember(table: dict[str, _Entry], word: str, value: _Entry) -> _Entry:
