@@ -1,1 +1,33 @@
 """Models to train and to use: Hugging Face models in the full sense."""
+
+from rotary.models.register import register
+from rotary.models.roformer import (
+    RoFormerConfig,
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForMultipleChoice,
+    RoFormerForPairMatching,
+    RoFormerForQuestionAnswering,
+    RoFormerForSentenceEmbedding,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+    RoFormerModel,
+    RoFormerTokenizer,
+    RotaryRoFormerConfig,
+)
+
+__all__ = [
+    "RoFormerConfig",
+    "RoFormerForCausalLM",
+    "RoFormerForMaskedLM",
+    "RoFormerForMultipleChoice",
+    "RoFormerForPairMatching",
+    "RoFormerForQuestionAnswering",
+    "RoFormerForSentenceEmbedding",
+    "RoFormerForSequenceClassification",
+    "RoFormerForTokenClassification",
+    "RoFormerModel",
+    "RoFormerTokenizer",
+    "RotaryRoFormerConfig",
+    "register",
+]

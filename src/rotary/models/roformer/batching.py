@@ -136,7 +136,8 @@ def cut_to_length(
             stretches.append([(0, kept) if side == "right" else (length - kept, length)])
         elif most < length and stride >= most:
             raise ConfigError(
-                f"stride is {stride}, but a window holds only {most} tokens of the text; it must be less"
+                f"stride is {stride}, but a window holds only {most} tokens of the text; give "
+                "a smaller stride or a larger max_length"
             )
         else:
             stretches.append(windows(length, most, stride, side))
@@ -158,8 +159,8 @@ def _limits(lengths: Sequence[int], budget: int, over: int, strategy: str) -> li
     limits[which] -= over
     if limits[which] <= 0:
         raise ConfigError(
-            f"truncation is {strategy!r}, but that text has {lengths[which]} tokens and {over} would have "
-            "to go; use 'longest_first' or a larger max_length"
+            f"truncation is {strategy!r}, but that text has {lengths[which]} tokens and {over} would "
+            "have to go; use 'longest_first' or a larger max_length"
         )
     return limits
 

@@ -95,7 +95,7 @@ class Encoding:
         return {**self.__dict__, "_frame": self._frame._replace(token_of=_Lookup(tokens))}
 
     def pad(self, length: int, side: str) -> None:
-        """Pad to a length on the ``"left"`` or the ``"right"``; longer examples stay as they are."""
+        """Pad on the ``"left"`` or the ``"right"``; what is long enough stays as it is."""
         missing = length - len(self.ids)
         if missing <= 0:
             return

@@ -2,7 +2,7 @@
 
 WoBERT and RoFormer lower-case the whole text, decompose it canonically (NFD) and drop the combining
 marks (category Mn). Almost all Chinese text needs none of the last two, so a search for the
-characters that do comes first; where each character came from is worked out only if it is asked for.
+characters that do comes first; where each character came from is worked out only if asked for.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Normalizer(NamedTuple):
 
 
 def _decompose(run: str, base: int) -> list[tuple[str, int, int]]:
-    """Decompose a run of characters, in canonical order, without its marks: character, start, end."""
+    """Decompose a run, in canonical order, without its marks: characters, start and end of each."""
     result: list[tuple[str, int, int]] = []
     waiting: list[tuple[int, str, int]] = []
 
@@ -136,7 +136,7 @@ def decomposable() -> re.Pattern[str]:
 
 
 def character_class(belongs: Callable[[str], bool], limit: int = 0x10000) -> str:
-    """The characters below ``limit`` of which ``belongs`` holds, as ranges for a regular expression."""
+    """Ranges, for a regular expression, of the characters below ``limit`` that belong."""
     ranges: list[list[int]] = []
     for code in range(limit):
         if belongs(chr(code)):

@@ -84,8 +84,8 @@ def dictionary_cut(words: tuple[str, ...] = ()) -> Cut:
     if broken:
         raise ConfigError(
             f"jieba still cuts {broken[0]!r} into {cut(broken[0])}, so it can never be a word of a "
-            "text: a word may hold Chinese characters, ASCII letters and digits, and + # & . _ % -. "
-            "For anything else use add_tokens, which finds its text before words are cut."
+            "text: a word may hold Chinese characters, ASCII letters and digits, and + # & . _ % "
+            "-. For anything else use add_tokens, which finds its text before words are cut."
         )
     return cut
 

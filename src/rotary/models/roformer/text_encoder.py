@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, compress, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rotary.models.roformer.normalization import Alignment, Normalizer
 from rotary.models.roformer.segmentation import Cut
@@ -26,6 +26,19 @@ class KnownToken(NamedTuple):
     is_single_word: bool
     strips_left: bool
     strips_right: bool
+
+    @classmethod
+    def of(cls, token: Any, i: int) -> KnownToken:
+        """From an ``AddedToken`` and its id."""
+        return cls(
+            content=token.content,
+            id=i,
+            is_special=token.special,
+            is_normalized=bool(token.normalized),
+            is_single_word=token.single_word,
+            strips_left=token.lstrip,
+            strips_right=token.rstrip,
+        )
 
 
 class Details(NamedTuple):

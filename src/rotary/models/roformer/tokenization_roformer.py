@@ -16,7 +16,7 @@ from transformers import AddedToken, BatchEncoding, PreTrainedTokenizer
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy
 
-from rotary.errors import ConfigError, DataError, one_of
+from rotary.errors import ConfigError, one_of
 from rotary.models.roformer.batching import collect, cut_to_length, pad_all, read_samples, reader
 from rotary.models.roformer.decoding import join_tokens
 from rotary.models.roformer.encodings import Encoding, Frame, Window
@@ -27,7 +27,8 @@ from rotary.models.roformer.vocabulary import (
     check_vocabulary,
     grow_embeddings,
     has_words,
-    read_vocabulary,
+    load_vocabulary,
+    require_special,
 )
 
 LEVELS = ("word", "character")
@@ -49,12 +50,12 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         tokenizer_file: A ``tokenizer.json`` of transformers, read for its vocabulary where there is
             no ``vocab.txt``.
         level: ``"word"`` cuts text with jieba first, ``"character"`` is BERT's tokenizer, as the
-            character-level RoFormers use it. By default the vocabulary tells: it holds Chinese words
-            or it does not.
+            character-level RoFormers use it. By default the vocabulary tells: it holds Chinese
+            words or it does not.
         do_lower_case: Lower-case the text.
         strip_accents: Decompose the text and drop combining marks; by default as ``do_lower_case``.
         added_words: Words that jieba's dictionary has been given; see :meth:`add_words`.
-        unk_token, sep_token, pad_token, cls_token, mask_token: The special tokens, each in ``vocab``.
+        unk_token, sep_token, pad_token, cls_token, mask_token: The special tokens, in ``vocab``.
         **kwargs: What every Hugging Face tokenizer takes.
 
     Raises:
@@ -91,7 +92,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
     ) -> None:
         if kwargs.pop("tokenize_chinese_chars", True) is False:
             raise ConfigError("tokenize_chinese_chars is False; RoFormer splits them, always")
-        self.vocab = _load(vocab if vocab is not None else vocab_file or tokenizer_file)
+        self.vocab = load_vocabulary(vocab if vocab is not None else vocab_file or tokenizer_file)
         self._tokens = list(self.vocab)
         if level is not None and level not in LEVELS:
             raise ConfigError(one_of("level", level, LEVELS))
@@ -106,7 +107,8 @@ class RoFormerTokenizer(PreTrainedTokenizer):
             "cls_token": cls_token,
             "mask_token": mask_token,
         }
-        _require_special(special, self.vocab, kwargs.get("added_tokens_decoder") or {})
+        added = kwargs.get("added_tokens_decoder") or {}
+        require_special(special, self.vocab, [str(token) for token in added.values()])
         pattern = kwargs.pop("token_type_ids_pattern", "bert_style")
         kwargs.pop("special_tokens_pattern", None)
         super().__init__(
@@ -203,7 +205,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
                 unknown=self.convert_tokens_to_ids(str(self.unk_token)),
                 normalizer=Normalizer(self.do_lower_case, strips),
                 cut=dictionary_cut(tuple(self.added_words)) if is_word else basic_cut(),
-                tokens=[_known(token, i) for i, token in self._added_tokens_decoder.items()],
+                tokens=[KnownToken.of(token, i) for i, token in self._added_tokens_decoder.items()],
             )
             self.__dict__["_encoder"] = encoder
         return encoder
@@ -215,8 +217,8 @@ class RoFormerTokenizer(PreTrainedTokenizer):
             begin, separate = self.cls_token_id, self.sep_token_id
             if add_special_tokens and (begin is None or separate is None):
                 raise ConfigError(
-                    f"cls_token is {self.cls_token!r} and sep_token is {self.sep_token!r}: set both, "
-                    "or call with add_special_tokens=False"
+                    f"cls_token is {self.cls_token!r} and sep_token is {self.sep_token!r}: set "
+                    "both, or call with add_special_tokens=False"
                 )
             frames[add_special_tokens] = Frame(
                 begin=begin if add_special_tokens else None,
@@ -322,19 +324,19 @@ class RoFormerTokenizer(PreTrainedTokenizer):
             The ids of the words that are new, in order.
 
         Raises:
-            ConfigError: If a word can never be cut as one, this tokenizer is character-level, or the
-                model does not fit it. Nothing is changed then.
+            ConfigError: If a word can never be cut as one, this tokenizer is character-level, or
+                the model does not fit it. Nothing is changed then.
 
         Example:
-            >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "区", "块", "链"]
-            >>> tokenizer = RoFormerTokenizer(vocabulary)
+            >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> tokenizer = RoFormerTokenizer([*special, "今天", "区", "块", "链"])
             >>> tokenizer.add_words(["区块链"]), tokenizer.tokenize("今天区块链")
             ([9], ['今天', '区块链'])
         """
         if self.level != "word":
             raise ConfigError(
-                "this tokenizer is character-level and cuts no words; use add_tokens, or make it with "
-                "level='word'"
+                "this tokenizer is character-level and cuts no words; use add_tokens, or make it "
+                "with level='word'"
             )
         encoder = self._text_encoder()
         normal = list(dict.fromkeys(map(encoder.normalizer, words)))
@@ -368,48 +370,8 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         rows = config.vocab_size
         if len(self) <= rows <= len(self) + _PADDING_SLACK:
             return
-        kind = f"{self.level}-level tokenizer of {len(self):,} tokens"
         raise ConfigError(
-            f"the model's vocabulary has {rows:,} rows, but this is a {kind}: its ids mean other tokens "
-            "there. The Chinese RoFormers have 50,000 tokens (words) or 12,000 (characters): load the "
-            "tokenizer from the folder of the model."
+            f"the model's vocabulary has {rows:,} rows, but this is a {self.level}-level tokenizer of "
+            f"{len(self):,} tokens: its ids mean other tokens there. The Chinese RoFormers have 50,000 "
+            "tokens (words) or 12,000 (characters): load the tokenizer from the folder of the model."
         )
-
-
-def _load(vocabulary: _Vocabulary | None) -> dict[str, int]:
-    if vocabulary is None:
-        raise DataError(
-            "there is no vocabulary: the folder has neither vocab.txt nor tokenizer.json, or "
-            "RoFormerTokenizer(vocab) was called without one"
-        )
-    if isinstance(vocabulary, (str, PathLike)):
-        return read_vocabulary(Path(vocabulary))
-    return check_vocabulary(vocabulary, where="vocab")
-
-
-def _require_special(
-    special: Mapping[str, str | AddedToken | None],
-    vocabulary: Mapping[str, int],
-    added: Mapping[int, AddedToken],
-) -> None:
-    if special["unk_token"] is None:
-        raise ConfigError("unk_token is None; words that the vocabulary cannot spell need one")
-    known = {*vocabulary, *(token.content for token in added.values())}
-    missing = [f"{name}={str(t)!r}" for name, t in special.items() if t and str(t) not in known]
-    if missing:
-        raise ConfigError(
-            f"the vocabulary of {len(vocabulary):,} tokens does not hold {', '.join(missing)}. Is it the "
-            "right file? Otherwise name the token that the vocabulary has, or give None."
-        )
-
-
-def _known(token: AddedToken, i: int) -> KnownToken:
-    return KnownToken(
-        content=token.content,
-        id=i,
-        is_special=token.special,
-        is_normalized=bool(token.normalized),
-        is_single_word=token.single_word,
-        strips_left=token.lstrip,
-        strips_right=token.rstrip,
-    )

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def check_vocabulary(tokens: Mapping[str, int] | Sequence[str], where: str) -> d
     vocabulary = dict(sorted(tokens.items(), key=lambda entry: entry[1]))
     if list(vocabulary.values()) != list(range(len(vocabulary))):
         raise DataError(
-            f"the ids of {where} are not 0 to {len(vocabulary) - 1}, each once; an id may be neither "
-            "left out nor used twice, because vocab.txt counts lines"
+            f"the ids of {where} are not 0 to {len(vocabulary) - 1}, each once; an id may be "
+            "neither left out nor used twice, because vocab.txt counts lines"
         )
     broken = [token for token in vocabulary if "\n" in token]
     if broken:
@@ -78,6 +79,41 @@ def check_vocabulary(tokens: Mapping[str, int] | Sequence[str], where: str) -> d
             f"{where}: the token {broken[0]!r} holds a line end; vocab.txt has one a line"
         )
     return vocabulary
+
+
+def load_vocabulary(
+    vocabulary: str | PathLike[str] | Mapping[str, int] | Sequence[str] | None,
+) -> dict[str, int]:
+    """The vocabulary from whatever a tokenizer was given: a file, tokens, or tokens to ids."""
+    if vocabulary is None:
+        raise DataError(
+            "there is no vocabulary: the folder has neither vocab.txt nor tokenizer.json, or "
+            "RoFormerTokenizer(vocab) was called without one"
+        )
+    if isinstance(vocabulary, (str, PathLike)):
+        return read_vocabulary(Path(vocabulary))
+    return check_vocabulary(vocabulary, where="vocab")
+
+
+def require_special(
+    special: Mapping[str, Any], vocabulary: Mapping[str, int], added: Iterable[str]
+) -> None:
+    """Refuse a vocabulary without the special tokens, most likely the wrong file.
+
+    Args:
+        special: From names such as ``"mask_token"`` to tokens, or None for those that are not used.
+        vocabulary: The vocabulary.
+        added: Tokens that are kept beside it.
+    """
+    if special["unk_token"] is None:
+        raise ConfigError("unk_token is None; words that the vocabulary cannot spell need one")
+    known = {*vocabulary, *added}
+    missing = [f"{name}={str(t)!r}" for name, t in special.items() if t and str(t) not in known]
+    if missing:
+        raise ConfigError(
+            f"the vocabulary of {len(vocabulary):,} tokens does not hold {', '.join(missing)}. Is "
+            "it the right file? Otherwise name the token that the vocabulary has, or give None."
+        )
 
 
 def has_words(vocabulary: Iterable[str]) -> bool:
@@ -104,8 +140,8 @@ def train_vocabulary(
         corpus: Texts; read once.
         size: Number of tokens.
         do_lower_case: Normalise as the tokenizer will.
-        coverage: Share of the characters of the corpus, counted as often as they occur, that must be
-            tokens; below 1 the rarest characters become [UNK].
+        coverage: Share of the characters of the corpus, counted as often as they occur, that must
+            be tokens; below 1 the rarest characters become [UNK].
         special_tokens: The tokens that come first.
 
     Returns:
@@ -128,9 +164,9 @@ def train_vocabulary(
     tokens = list(dict.fromkeys([*special_tokens, *needed]))
     if len(tokens) > size:
         raise ConfigError(
-            f"size is {size}, but the corpus needs {len(tokens)} tokens: {len(special_tokens)} special "
-            f"ones, {len(kept)} characters and {len(needed) - len(kept)} ## pieces. Give a larger size, "
-            f"or leave out the rarest characters with coverage, for example {min(coverage, 0.9995)}"
+            f"size is {size}, but the corpus needs {len(tokens)} tokens: {len(special_tokens)} "
+            f"special ones, {len(kept)} characters and {len(needed) - len(kept)} ## pieces. Give a "
+            "larger size, or leave out the rarest characters with coverage, for example 0.9995"
         )
     known = set(tokens)
     candidates = Counter({word: n for word, n in words.items() if _can_be_token(word, known)})
