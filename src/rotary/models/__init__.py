@@ -14,6 +14,8 @@ from rotary.models.roformer import (
     RoFormerModel,
     RoFormerTokenizer,
     RotaryRoFormerConfig,
+    check_fits,
+    train_vocabulary,
 )
 
 __all__ = [
@@ -29,5 +31,7 @@ __all__ = [
     "RoFormerModel",
     "RoFormerTokenizer",
     "RotaryRoFormerConfig",
+    "check_fits",
     "register",
+    "train_vocabulary",
 ]

@@ -15,7 +15,7 @@ from rotary.models.roformer.token_heads import (
     RoFormerForTokenClassification,
 )
 from rotary.models.roformer.tokenization_roformer import RoFormerTokenizer
-from rotary.models.roformer.vocabulary import read_vocabulary, train_vocabulary
+from rotary.models.roformer.vocabulary import check_fits, read_vocabulary, train_vocabulary
 
 __all__ = [
     "RoFormerConfig",
@@ -31,6 +31,7 @@ __all__ = [
     "RoFormerPreTrainedModel",
     "RoFormerTokenizer",
     "RotaryRoFormerConfig",
+    "check_fits",
     "read_vocabulary",
     "train_vocabulary",
 ]

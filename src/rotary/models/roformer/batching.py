@@ -159,8 +159,8 @@ def _limits(lengths: Sequence[int], budget: int, over: int, strategy: str) -> li
     limits[which] -= over
     if limits[which] <= 0:
         raise ConfigError(
-            f"truncation is {strategy!r}, but that text has {lengths[which]} tokens and {over} would "
-            "have to go; use 'longest_first' or a larger max_length"
+            f"truncation is {strategy!r}, but that text has {lengths[which]} tokens and {over} "
+            "would have to go; use 'longest_first' or a larger max_length"
         )
     return limits
 

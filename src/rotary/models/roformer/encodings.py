@@ -160,11 +160,6 @@ class Encoding:
         )
 
     @property
-    def words(self) -> list[int | None]:
-        """The same as ``word_ids``."""
-        return self.word_ids
-
-    @property
     def sequence_ids(self) -> list[int | None]:
         """The number of the text of each token; None for the frame and the padding."""
         return self._per_token(lambda part, number: [number] * (part.stop - part.start), None)
@@ -228,10 +223,11 @@ class Encoding:
         return [outside] * self._left + real + [outside] * self._right
 
 
-class _Lookup(NamedTuple):
+class _Lookup:
     """Names the tokens of an example that has left its tokenizer."""
 
-    tokens: dict[int, str]
+    def __init__(self, tokens: dict[int, str]) -> None:
+        self.tokens = tokens
 
     def __call__(self, ids: list[int]) -> list[str]:
         return [self.tokens[i] for i in ids]

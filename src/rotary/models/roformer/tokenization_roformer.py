@@ -24,6 +24,7 @@ from rotary.models.roformer.normalization import Normalizer
 from rotary.models.roformer.segmentation import basic_cut, dictionary_cut
 from rotary.models.roformer.text_encoder import KnownToken, TextEncoder
 from rotary.models.roformer.vocabulary import (
+    check_fits,
     check_vocabulary,
     grow_embeddings,
     has_words,
@@ -32,7 +33,6 @@ from rotary.models.roformer.vocabulary import (
 )
 
 LEVELS = ("word", "character")
-_PADDING_SLACK = 1024  # Rows that a model may have beyond its tokens, to round the table up.
 
 _Vocabulary = str | PathLike[str] | Mapping[str, int] | Sequence[str]
 
@@ -301,7 +301,8 @@ class RoFormerTokenizer(PreTrainedTokenizer):
             columns["overflow_to_sample_mapping"] = origins
         data: dict[str, Any] = columns
         if not is_batch and not return_overflowing_tokens and return_tensors is None:
-            data = {key: value[0] for key, value in columns.items()}
+            # As transformers' fast tokenizers do, which leave "length" a list.
+            data = {k: v[0] if isinstance(v[0], list) else v for k, v in columns.items()}
         count = encodings[0].n_sequences if encodings else None
         return BatchEncoding(data, encodings, tensor_type=return_tensors, n_sequences=count)
 
@@ -339,7 +340,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
                 "with level='word'"
             )
         encoder = self._text_encoder()
-        normal = list(dict.fromkeys(map(encoder.normalizer, words)))
+        normal = list(dict.fromkeys([encoder.normalizer(word) for word in words]))
         if any(not word.strip() or word != "".join(word.split()) for word in normal):
             raise ConfigError("a word to add is empty or holds white space")
         to_cut = [word for word in normal if encoder.cut(word) != [word]]
@@ -347,7 +348,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         known = self.get_vocab()
         new = [word for word in normal if word not in known]
         if model is not None:
-            self.check_fits(model)
+            check_fits(self, model)
             grow_embeddings(model, [encoder.ids(word) for word in new], first=len(known))
         # Tokens of add_tokens keep their ids: vocab.txt then names them as well.
         tokens = sorted(known, key=known.__getitem__) + new
@@ -356,22 +357,3 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         self.added_words = [*self.added_words, *to_cut]
         self.init_kwargs["added_words"] = self.added_words
         return [self.vocab[word] for word in new]
-
-    def check_fits(self, model: Any) -> None:
-        """Refuse a model whose vocabulary cannot be this one, as far as the sizes show it.
-
-        Args:
-            model: A model, or its config.
-
-        Raises:
-            ConfigError: If the model has fewer rows than there are tokens, or many more.
-        """
-        config = getattr(model, "config", model)
-        rows = config.vocab_size
-        if len(self) <= rows <= len(self) + _PADDING_SLACK:
-            return
-        raise ConfigError(
-            f"the model's vocabulary has {rows:,} rows, but this is a {self.level}-level tokenizer of "
-            f"{len(self):,} tokens: its ids mean other tokens there. The Chinese RoFormers have 50,000 "
-            "tokens (words) or 12,000 (characters): load the tokenizer from the folder of the model."
-        )

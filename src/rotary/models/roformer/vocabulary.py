@@ -18,6 +18,7 @@ from rotary.models.roformer.segmentation import ALONE, CJK, KEEP, basic_cut, dic
 from rotary.models.roformer.word_pieces import LONGEST_WORD
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SPARE_ROWS = 1024  # A table may be rounded up beyond the tokens.
 _CHINESE_WORD = re.compile(f"[{CJK}]{{2,}}")
 
 
@@ -219,6 +220,33 @@ def _can_be_token(word: str, known: set[str]) -> bool:
         1 < len(word) <= LONGEST_WORD
         and word not in known
         and all(character in known for character in word)
+    )
+
+
+def check_fits(tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer that is not the model's, as far as their sizes show it.
+
+    A word-level RoFormer has 50,000 tokens and a character-level one 12,000: the wrong tokenizer
+    gives ids that are out of range, or in range and meaningless.
+
+    Args:
+        tokenizer: Any Hugging Face tokenizer.
+        model: A model, or its config.
+
+    Raises:
+        ConfigError: If the model has fewer rows than there are tokens, or more than a table that is
+            rounded up could have.
+    """
+    rows = getattr(model, "config", model).vocab_size
+    size = len(tokenizer)
+    if size <= rows <= size + _SPARE_ROWS:
+        return
+    level = getattr(tokenizer, "level", None)
+    what = f"{level}-level tokenizer" if level else "tokenizer"
+    raise ConfigError(
+        f"this {what} has {size:,} tokens, but the vocabulary of the model has {rows:,} rows: its "
+        "ids would mean other tokens there. Load the tokenizer from the folder of the model; the "
+        "Chinese RoFormers have 50,000 tokens (words) or 12,000 (characters)."
     )
 
 
