@@ -4,10 +4,10 @@ import gzip
 import json
 
 import pytest
-from word_tokenizer_reference import encode, python_jieba
 
 from rotary.errors import ConfigError
 from rotary.models import RoFormerConfig, RoFormerTokenizer, check_fits, register
+from word_tokenizer_reference import encode, python_jieba
 
 VOCABULARIES = {
     "roformer_chinese_base": ("word", 50_000),
@@ -106,7 +106,7 @@ def test_a_tokenizer_of_another_size_is_refused(tokenizers):
     check_fits(tokenizers["roformer_chinese_base"], words)
     check_fits(tokenizers["roformer_v2_char"], characters)
     with pytest.raises(
-        ConfigError, match="this word-level tokenizer has 50,000 tokens, but .* 12,"
+        ConfigError, match=r"this word-level tokenizer has 50,000 tokens, but .* 12,"
     ):
         check_fits(tokenizers["roformer_chinese_base"], characters)
     with pytest.raises(ConfigError, match="this character-level tokenizer has 12,000 tokens"):

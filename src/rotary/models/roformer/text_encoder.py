@@ -89,6 +89,7 @@ class _Finder(NamedTuple):
         return result
 
 
+_SHORT = 2048  # Words of a text.
 _SPACE = re.compile(r"\s*")
 
 
@@ -216,7 +217,9 @@ class TextEncoder:
         entries = list(map(self._ids_of_word, words))
         ids = list(chain.from_iterable(entries))
         counts = list(map(len, entries))
-        if self._table.has_gaps:
+        # Putting a few in place, or taking a few out, is fast where the list is short.
+        is_simple = not self._table.has_gaps and len(words) <= _SHORT
+        if not is_simple:
             lengths = list(chain.from_iterable(map(self._lengths_of_word, words)))
         else:
             lengths = list(map(len, words))
@@ -225,10 +228,10 @@ class TextEncoder:
         spans = _place(list(accumulate(lengths, initial=at)), alignment)
         if len(spans) == len(ids):
             pass
-        elif self._table.has_gaps:
-            spans = list(compress(spans, chain.from_iterable(map(self._marks_of_word, words))))
-        else:
+        elif is_simple:
             _drop_empty_words(spans, counts)
+        else:
+            spans = list(compress(spans, chain.from_iterable(map(self._marks_of_word, words))))
         return ids, Details(spans, counts)
 
     def encode_words(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import AddedToken, BatchEncoding, PreTrainedTokenizer
@@ -35,6 +36,21 @@ from rotary.models.roformer.vocabulary import (
 LEVELS = ("word", "character")
 
 _Vocabulary = str | PathLike[str] | Mapping[str, int] | Sequence[str]
+
+
+class _Memory:
+    """What is made from a tokenizer's state; it is empty in a copy or a pickle.
+
+    So workers get no dictionary of rjieba (which cannot be pickled), and use does not change the
+    fingerprint that ``datasets`` takes of a tokenizer.
+    """
+
+    def __init__(self) -> None:
+        self.encoder: TextEncoder | None = None
+        self.frames: dict[bool, Frame] = {}
+
+    def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
+        return _Memory, ()
 
 
 class RoFormerTokenizer(PreTrainedTokenizer):
@@ -72,6 +88,9 @@ class RoFormerTokenizer(PreTrainedTokenizer):
 
     vocab_files_names = {"vocab_file": "vocab.txt"}  # noqa: RUF012 (read from the class)
     model_input_names = ["input_ids", "token_type_ids", "attention_mask"]  # noqa: RUF012 (same)
+    # Here the token-classification pipeline looks for the sign of a piece inside a word; without it
+    # a text without spaces is one word to it.
+    _tokenizer = SimpleNamespace(model=SimpleNamespace(continuing_subword_prefix="##"))
 
     def __init__(
         self,
@@ -184,35 +203,28 @@ class RoFormerTokenizer(PreTrainedTokenizer):
 
     def _forget(self) -> None:
         """Drop what was made from the present state, because it changes."""
-        self.__dict__["_encoder"] = None
-        self.__dict__["_frames"] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Both are made again where they are needed. Without rjieba's dictionary and the memories of
-        # the encoder, the same tokenizer always pickles to the same bytes.
-        return {**self.__dict__, "_encoder": None, "_frames": {}}
+        self.__dict__["_memory"] = _Memory()
 
     # ---- text to ids -----------------------------------------------------------------------------
 
     def _text_encoder(self) -> TextEncoder:
         """The pure function of this tokenizer's present state; made when the state has changed."""
-        encoder: TextEncoder | None = self.__dict__["_encoder"]
-        if encoder is None:
+        memory: _Memory = self.__dict__["_memory"]
+        if memory.encoder is None:
             strips = self.do_lower_case if self.strip_accents is None else self.strip_accents
             is_word = self.level == "word"
-            encoder = TextEncoder(
+            memory.encoder = TextEncoder(
                 self.vocab,
                 unknown=self.convert_tokens_to_ids(str(self.unk_token)),
                 normalizer=Normalizer(self.do_lower_case, strips),
                 cut=dictionary_cut(tuple(self.added_words)) if is_word else basic_cut(),
                 tokens=[KnownToken.of(token, i) for i, token in self._added_tokens_decoder.items()],
             )
-            self.__dict__["_encoder"] = encoder
-        return encoder
+        return memory.encoder
 
     def _frame(self, add_special_tokens: bool) -> Frame:
         """What goes around the texts; made when the state has changed."""
-        frames: dict[bool, Frame] = self.__dict__["_frames"]
+        frames: dict[bool, Frame] = self.__dict__["_memory"].frames
         if add_special_tokens not in frames:
             begin, separate = self.cls_token_id, self.sep_token_id
             if add_special_tokens and (begin is None or separate is None):
