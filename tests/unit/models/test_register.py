@@ -6,43 +6,10 @@ import sys
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tiny_tokenizer import save_tokenizer
 
 from rotary.cli.main import main
 from rotary.models import RoFormerForCausalLM, RoFormerForMaskedLM
-
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "small",
-    "cat",
-    "sat",
-    "on",
-    "the",
-    "old",
-    "mat",
-    "and",
-    "slept",
-]
-
-
-def save_tokenizer(folder):
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    core.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = ("pad", "unk", "cls", "sep", "mask")
-    special = {f"{name}_token": f"[{name.upper()}]" for name in names}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=core, **special)
-    tokenizer.save_pretrained(folder)
-    return tokenizer
-
 
 SCRIPT = """
 import sys
