@@ -1,0 +1,481 @@
+// The rotation on a CPU, at the speed at which memory can be copied.
+//
+// Built against PyTorch's stable ABI: one binary serves PyTorch 2.10 and later, and every Python
+// from 3.10 on. Three operators in the library `rotary`, without autograd (see autograd.py):
+//   turn       x -> a new tensor in the memory order of x
+//   turn_pair  the same for two tensors, queries and keys, in one call
+//   turn_      in place
+// and `rotate`, the same as `turn`, which gets a derivative for torch.compile.
+//
+// A row is the channels of one head of one token. Rows are visited in the order of memory, in tiles
+// small enough that the rows of the tables stay in a near cache while all heads use them.
+
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+// Everything that only some compilers know is behind ROTARY_MULTIVERSION; the rest is C++17.
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+#define ROTARY_MULTIVERSION 1
+#include <cpuid.h>
+#include <immintrin.h>
+#else
+#define ROTARY_MULTIVERSION 0
+#endif
+
+// The turns of the following loop do not depend on each other.
+#if defined(__clang__)
+#define ROTARY_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define ROTARY_INDEPENDENT _Pragma("GCC ivdep")
+#elif defined(_MSC_VER)
+#define ROTARY_INDEPENDENT __pragma(loop(ivdep))
+#else
+#define ROTARY_INDEPENDENT
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define ROTARY_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define ROTARY_PREFETCH(address) ((void)0)
+#endif
+
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Consecutive rows of one tensor and of its prepared tables; steps are in bytes.
+struct Rows {
+  const char *x, *table;
+  char* out;
+  int64_t count;
+  int64_t x_step, out_step, table_step;
+  int64_t planes, dim;
+  int64_t ahead;  // From a row of x to one that will be read a little later.
+};
+
+constexpr size_t kCacheLine = 64;
+
+// Consecutive rows of the tables, to be prepared for `Rows`.
+struct TableRows {
+  const char *cos, *sin;
+  int64_t count;
+  int64_t cos_step, sin_step, to_step;
+  int64_t planes;
+  double cos_scale, sin_scale;
+};
+
+struct Kernel {
+  void (*prepare)(const TableRows&, void* to);
+  void (*turn)(const Rows&);
+  int64_t bytes_per_plane;  // Of the prepared tables.
+};
+
+inline float as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline uint32_t as_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+namespace baseline {
+#define ROTARY_TARGET
+#define ROTARY_HAS_AVX2 0
+#include "cpu_rows.h"
+#undef ROTARY_TARGET
+#undef ROTARY_HAS_AVX2
+}  // namespace baseline
+
+#if ROTARY_MULTIVERSION
+namespace v3 {
+#define ROTARY_TARGET __attribute__((target("avx2,fma,f16c,bmi,bmi2")))
+#define ROTARY_HAS_AVX2 1
+#include "cpu_rows.h"
+#undef ROTARY_TARGET
+}  // namespace v3
+
+namespace v4 {
+#define ROTARY_TARGET \
+  __attribute__((     \
+      target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
+#include "cpu_rows.h"
+#undef ROTARY_TARGET
+#undef ROTARY_HAS_AVX2
+}  // namespace v4
+#endif
+
+// An instruction set for which the rows were compiled.
+struct Instructions {
+  const char* name;
+  Kernel (*find)(ScalarType x, ScalarType table, bool interleaved);
+};
+
+// Those that this processor can run, the best first.
+const std::vector<Instructions>& supported() {
+  static const std::vector<Instructions> found = [] {
+    std::vector<Instructions> list;
+#if ROTARY_MULTIVERSION
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+    const bool is_v3 = has_f16c && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+        __builtin_cpu_supports("bmi2");
+    const bool is_v4 = is_v3 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (is_v4) list.push_back({"x86-64-v4", v4::find});
+    if (is_v3) list.push_back({"x86-64-v3", v3::find});
+#endif
+    list.push_back({"baseline", baseline::find});
+    return list;
+  }();
+  return found;
+}
+
+std::atomic<size_t> in_use{0};
+
+// One axis of rows: how many, and how far apart in each tensor, in bytes.
+struct Axis {
+  int64_t size, x, out, cos, sin;
+};
+
+// The call as the loops see it.
+struct Plan {
+  Rows rows;         // The first row, and
+  TableRows tables;  // the first row of its tables.
+  std::vector<Axis> axes;
+  Kernel kernel;
+  int64_t element_size, x_channel, out_channel;  // Bytes from one channel to the next.
+};
+
+int64_t size_in_bytes(const Tensor& tensor) { return static_cast<int64_t>(tensor.element_size()); }
+
+void check_table(const Tensor& x, const Tensor& table, int64_t planes) {
+  STD_TORCH_CHECK(table.is_cpu(), "rotary: x and the tables must be on the CPU");
+  STD_TORCH_CHECK(
+      table.scalar_type() == ScalarType::Float || table.scalar_type() == ScalarType::Double,
+      "rotary: the tables must be float32 or float64");
+  STD_TORCH_CHECK(
+      table.size(table.dim() - 1) == planes && 2 * planes <= x.size(x.dim() - 1),
+      "rotary: the tables have more planes than x has pairs of channels, or are unlike");
+}
+
+// Bytes from one row of the table to the next along each axis of x but the last.
+std::vector<int64_t> table_steps(const Tensor& x, const Tensor& table, int64_t length_axis) {
+  const int64_t rank = x.dim(), outer = rank - 2, lead = table.dim() - 2;
+  STD_TORCH_CHECK(
+      lead == 0 || lead == outer || lead == outer - 1, "rotary: the rank of the tables is wrong");
+  const int64_t bytes = size_in_bytes(table), length = rank + length_axis;
+  std::vector<int64_t> steps(static_cast<size_t>(rank - 1), 0);
+  const auto sizes = table.sizes(), strides = table.strides();
+  const auto line_up = [&](int64_t axis, int64_t of_table) {
+    STD_TORCH_CHECK(
+        sizes[of_table] == 1 || sizes[of_table] == x.size(axis),
+        "rotary: the tables do not match x");
+    steps[static_cast<size_t>(axis)] = sizes[of_table] == 1 ? 0 : strides[of_table] * bytes;
+  };
+  line_up(length, lead);
+  for (int64_t i = 0; i < lead; ++i) line_up(i < length ? i : i + 1, i);
+  return steps;
+}
+
+// The axes of rows in the order of memory, neighbours merged where they are one run.
+std::vector<Axis> order_axes(std::vector<Axis> axes) {
+  axes.erase(
+      std::remove_if(axes.begin(), axes.end(), [](const Axis& axis) { return axis.size == 1; }),
+      axes.end());
+  std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) {
+    return a.out > b.out;
+  });
+  std::vector<Axis> merged;
+  for (const Axis& axis : axes) {
+    if (!merged.empty()) {
+      Axis& last = merged.back();
+      const int64_t n = axis.size;
+      if (last.x == axis.x * n && last.out == axis.out * n && last.cos == axis.cos * n &&
+          last.sin == axis.sin * n) {
+        last = {last.size * n, axis.x, axis.out, axis.cos, axis.sin};
+        continue;
+      }
+    }
+    merged.push_back(axis);
+  }
+  // The loops want at least two axes: heads around positions, or the other way round.
+  while (merged.size() < 2) merged.insert(merged.begin(), {1, 0, 0, 0, 0});
+  return merged;
+}
+
+void move_channels(
+    const char* from, int64_t from_step, char* to, int64_t to_step, int64_t count, int64_t size) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_step, from + i * from_step, static_cast<size_t>(size));
+  }
+}
+
+// Rows whose channels do not lie side by side go through two small buffers, one row at a time.
+void turn_apart(const Plan& plan, const Rows& rows, std::vector<double>& memory) {
+  const int64_t size = plan.element_size;
+  const int64_t words = (rows.dim * size + 7) / 8;
+  memory.resize(static_cast<size_t>(2 * words));
+  char* before = reinterpret_cast<char*>(memory.data());
+  char* after = reinterpret_cast<char*>(memory.data() + words);
+  Rows one = rows;
+  one.count = 1;
+  one.x = before;
+  one.out = after;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    move_channels(rows.x + row * rows.x_step, plan.x_channel, before, size, rows.dim, size);
+    one.table = rows.table + row * rows.table_step;
+    plan.kernel.turn(one);
+    move_channels(after, size, rows.out + row * rows.out_step, plan.out_channel, rows.dim, size);
+  }
+}
+
+constexpr int64_t kTileBytes = 64 << 10;  // Of prepared tables: a part of any second-level cache.
+constexpr int64_t kShortRun = 4096;       // Bytes: less than the processor prefetches by itself.
+constexpr int64_t kHeads = 16;            // At most, that share one tile.
+constexpr int64_t kGrain = 32768;         // Elements worth a thread, as PyTorch reckons.
+
+// The two innermost axes cut into blocks: a tile of the inner one, a group of the other.
+struct Blocks {
+  const Plan& plan;
+  const Axis &inner, &heads;
+  int64_t table_row, tile, group, tiles, groups, count;
+  bool is_dense;
+
+  explicit Blocks(const Plan& plan)
+      : plan(plan), inner(plan.axes[plan.axes.size() - 1]), heads(plan.axes[plan.axes.size() - 2]) {
+    table_row = plan.kernel.bytes_per_plane * plan.rows.planes;
+    tile = std::min(inner.size, std::max<int64_t>(1, kTileBytes / std::max<int64_t>(1, table_row)));
+    group = std::min(heads.size, kHeads);
+    tiles = (inner.size + tile - 1) / tile;
+    groups = (heads.size + group - 1) / group;
+    count = tiles * groups;
+    for (size_t i = 0; i + 2 < plan.axes.size(); ++i) count *= plan.axes[i].size;
+    is_dense = plan.x_channel == plan.element_size && plan.out_channel == plan.element_size;
+  }
+
+  int64_t grain() const {
+    const int64_t elements = tile * group * plan.rows.dim;
+    return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, elements));
+  }
+
+  void run(int64_t block, std::vector<double>& prepared, std::vector<double>& buffers) const {
+    Rows rows = plan.rows;
+    TableRows tables = plan.tables;
+    const auto advance = [&](const Axis& axis, int64_t by) {
+      rows.x += axis.x * by;
+      rows.out += axis.out * by;
+      tables.cos += axis.cos * by;
+      tables.sin += axis.sin * by;
+    };
+    const int64_t first = block % tiles * tile;
+    block /= tiles;
+    const int64_t head = block % groups * group;
+    block /= groups;
+    for (size_t i = plan.axes.size() - 2; i-- > 0;) {
+      advance(plan.axes[i], block % plan.axes[i].size);
+      block /= plan.axes[i].size;
+    }
+    advance(inner, first);
+    advance(heads, head);
+    rows.count = std::min(tile, inner.size - first);
+    rows.x_step = inner.x;
+    rows.out_step = inner.out;
+    const bool is_short = rows.count * plan.rows.dim * plan.element_size <= kShortRun;
+    rows.ahead = is_short ? heads.x : 0;
+    const bool is_one_row = inner.cos == 0 && inner.sin == 0;  // For the whole tile.
+    tables.count = is_one_row ? 1 : rows.count;
+    tables.cos_step = inner.cos;
+    tables.sin_step = inner.sin;
+    tables.to_step = table_row;
+    rows.table_step = is_one_row ? 0 : table_row;
+    prepared.resize(static_cast<size_t>((tables.count * table_row + 7) / 8));
+    rows.table = reinterpret_cast<const char*>(prepared.data());
+    const bool is_shared = heads.cos == 0 && heads.sin == 0;
+    const int64_t end = std::min(head + group, heads.size);
+    for (int64_t h = head; h < end; ++h) {
+      if (h == head || !is_shared) plan.kernel.prepare(tables, prepared.data());
+      if (is_dense) {
+        plan.kernel.turn(rows);
+      } else {
+        turn_apart(plan, rows, buffers);
+      }
+      advance(heads, 1);
+    }
+  }
+};
+
+// Visit all rows, block by block; the blocks in parallel.
+void run(const Plan& plan) {
+  const Blocks blocks(plan);
+  torch::stable::parallel_for(0, blocks.count, blocks.grain(), [&](int64_t begin, int64_t end) {
+    std::vector<double> prepared, buffers;
+    for (int64_t block = begin; block < end; ++block) blocks.run(block, prepared, buffers);
+  });
+}
+
+// How the turn is asked for, beside the tensors.
+struct Turn {
+  bool interleaved;
+  int64_t length_axis;
+  double amplitude;
+  bool transpose;
+};
+
+void turn_into(
+    const Tensor& x, const Tensor& out, const Tensor& given_cos, const Tensor& given_sin,
+    const Turn& turn) {
+  const int64_t rank = x.dim();
+  STD_TORCH_CHECK(x.is_cpu(), "rotary: x must be on the CPU");
+  STD_TORCH_CHECK(
+      (turn.length_axis == -2 || turn.length_axis == -3) && rank >= -turn.length_axis,
+      "rotary: length_axis must be -2 or -3, and an axis of x");
+  STD_TORCH_CHECK(given_cos.dim() >= 2 && given_sin.dim() >= 2, "rotary: the tables have no axis");
+  const int64_t planes = given_cos.size(given_cos.dim() - 1);
+  check_table(x, given_cos, planes);
+  check_table(x, given_sin, planes);
+  STD_TORCH_CHECK(
+      given_cos.scalar_type() == given_sin.scalar_type(), "rotary: cos and sin are unlike");
+  const size_t level = in_use.load(std::memory_order_relaxed);
+  const Kernel kernel =
+      supported()[level].find(x.scalar_type(), given_cos.scalar_type(), turn.interleaved);
+  STD_TORCH_CHECK(
+      kernel.turn != nullptr, "rotary: x must be float64, float32, bfloat16 or float16");
+
+  // The tables are small beside x: planes that do not lie side by side are copied.
+  const auto with_dense_planes = [planes](const Tensor& table) {
+    return planes <= 1 || table.stride(table.dim() - 1) == 1 ? table
+                                                             : torch::stable::contiguous(table);
+  };
+  const Tensor cos = with_dense_planes(given_cos), sin = with_dense_planes(given_sin);
+  const auto cos_steps = table_steps(x, cos, turn.length_axis);
+  const auto sin_steps = table_steps(x, sin, turn.length_axis);
+  if (x.numel() == 0) return;
+
+  Plan plan{};
+  plan.kernel = kernel;
+  plan.element_size = size_in_bytes(x);
+  const int64_t dim = x.size(rank - 1);
+  const auto sizes = x.sizes(), x_strides = x.strides(), out_strides = out.strides();
+  const auto channel = [&](int64_t stride) {
+    return dim == 1 ? plan.element_size : stride * plan.element_size;
+  };
+  plan.x_channel = channel(x_strides[rank - 1]);
+  plan.out_channel = channel(out_strides[rank - 1]);
+  std::vector<Axis> axes;
+  for (int64_t i = 0; i + 1 < rank; ++i) {
+    axes.push_back(
+        {sizes[i], x_strides[i] * plan.element_size, out_strides[i] * plan.element_size,
+         cos_steps[static_cast<size_t>(i)], sin_steps[static_cast<size_t>(i)]});
+  }
+  plan.axes = order_axes(std::move(axes));
+  plan.rows.x = static_cast<const char*>(x.const_data_ptr());
+  plan.rows.out = static_cast<char*>(out.mutable_data_ptr());
+  plan.rows.planes = plan.tables.planes = planes;
+  plan.rows.dim = dim;
+  plan.tables.cos = static_cast<const char*>(cos.const_data_ptr());
+  plan.tables.sin = static_cast<const char*>(sin.const_data_ptr());
+  plan.tables.cos_scale = turn.amplitude;
+  plan.tables.sin_scale = turn.transpose ? -turn.amplitude : turn.amplitude;
+  run(plan);
+}
+
+Tensor turn(
+    const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved, int64_t length_axis,
+    double amplitude, bool transpose) {
+  Tensor out = torch::stable::empty_like(x);
+  turn_into(x, out, cos, sin, {interleaved, length_axis, amplitude, transpose});
+  return out;
+}
+
+std::tuple<Tensor, Tensor> turn_pair(
+    const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, bool interleaved,
+    int64_t length_axis, double amplitude, bool transpose) {
+  return {
+      turn(q, cos, sin, interleaved, length_axis, amplitude, transpose),
+      turn(k, cos, sin, interleaved, length_axis, amplitude, transpose)};
+}
+
+void turn_inplace(
+    const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved, int64_t length_axis,
+    double amplitude, bool transpose) {
+  turn_into(x, x, cos, sin, {interleaved, length_axis, amplitude, transpose});
+}
+
+// supported_instructions() -> tuple of names, the best first.
+PyObject* supported_instructions(PyObject*, PyObject*) {
+  PyObject* names = PyTuple_New(static_cast<Py_ssize_t>(supported().size()));
+  for (size_t i = 0; names != nullptr && i < supported().size(); ++i) {
+    PyObject* name = PyUnicode_FromString(supported()[i].name);
+    if (name == nullptr || PyTuple_SetItem(names, static_cast<Py_ssize_t>(i), name) != 0) {
+      Py_CLEAR(names);
+    }
+  }
+  return names;
+}
+
+// use_instructions(index) chooses among them, so that a test can run each.
+PyObject* use_instructions(PyObject*, PyObject* index) {
+  const size_t chosen = PyLong_AsSize_t(index);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (chosen >= supported().size()) {
+    PyErr_SetString(PyExc_IndexError, "rotary: there is no such instruction set here");
+    return nullptr;
+  }
+  in_use.store(chosen, std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"supported_instructions", supported_instructions, METH_NOARGS, nullptr},
+    {"use_instructions", use_instructions, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_cpu", "The rotation on a CPU.", 0, methods, nullptr, nullptr, nullptr,
+    nullptr};
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(rotary, library) {
+  const char* rest =
+      ", Tensor cos, Tensor sin, bool interleaved, int length_axis, float amplitude, "
+      "bool transpose) -> ";
+  const auto define = [&](std::string head, const char* result) {
+    library.def((head + rest + result).c_str());
+  };
+  define("turn(Tensor x", "Tensor");
+  define("turn_pair(Tensor q, Tensor k", "(Tensor, Tensor)");
+  define("turn_(Tensor(a!) x", "()");
+  define("rotate(Tensor x", "Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(rotary, CPU, library) {
+  library.impl("turn", TORCH_BOX(&turn));
+  library.impl("turn_pair", TORCH_BOX(&turn_pair));
+  library.impl("turn_", TORCH_BOX(&turn_inplace));
+  library.impl("rotate", TORCH_BOX(&turn));
+}
+
+PyMODINIT_FUNC PyInit__cpu(void) { return PyModule_Create(&module); }
