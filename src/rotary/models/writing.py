@@ -93,6 +93,7 @@ def continue_text(
         raise DataError("the prompt is empty; write the text to go on from.")
     prompt_ids = torch.tensor([ids], device=model.device)
     stop = model.config.eos_token_id if model.config.eos_token_id is not None else end
+    stops = {*stop} if isinstance(stop, (list, tuple)) else {stop}
     how: dict[str, Any] = (
         {} if is_greedy else {"top_p": top_p, "temperature": temperature, "top_k": 0}
     )
@@ -108,6 +109,8 @@ def continue_text(
             do_sample=not is_greedy,
             eos_token_id=stop,
             pad_token_id=model.config.pad_token_id,
+            # Padding, masks and beginnings are no text; a young model may draw them.
+            suppress_tokens=sorted({*tokenizer.all_special_ids} - stops) or None,
             **how,
         )
     # Tokenizers that normalise do not give the prompt back as it was; only what follows is theirs.
