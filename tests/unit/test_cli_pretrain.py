@@ -288,8 +288,7 @@ SETTINGS = {
     "--training.warmup_steps 99999": "training.warmup_steps is 99999, but all stages together",
     "--model.num_attention_heads 5": "hidden_size",
     "--config nowhere.toml": "--config: there is no file 'nowhere.toml'. Shipped configs, taken "
-    "by name, are: demo, paper, "
-    "performer, performer-none.",
+    "by name, are: demo, paper, performer, performer-none.",
     "--config papr": "Did you mean 'paper'?",
     "--resume --overwrite": "--resume and --overwrite exclude each other",
     "--training.passes 3": "stages[0].batch is 64; it must share out evenly over 1 processes x 3 "

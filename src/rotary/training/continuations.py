@@ -52,9 +52,11 @@ def continuations(
     """
     order = bits(len(documents), seed=seed, purpose="continuations").argsort(kind="stable")
     found = []
-    for row in order[:count].tolist():
+    for number, row in enumerate(order[:count].tolist()):
         prefix, real = cut(documents[row].text)
-        whole = continue_text(model, tokenizer, prefix, max_new_tokens=max_new_tokens, seed=seed)
+        whole = continue_text(
+            model, tokenizer, prefix, max_new_tokens=max_new_tokens, seed=seed + number
+        )
         written = whole.removeprefix(prefix)[:SHOWN_CHARACTERS]
         found.append(Continuation(prefix, written, real[:SHOWN_CHARACTERS]))
     return found

@@ -186,6 +186,8 @@ class _Run:
         if self.config.init is not None and before is None:
             initial = read_initial(self.config.init)
         tokenizer = None if before is not None else self._given_tokenizer(initial)
+        if initial is not None:
+            initial.check(self.config.model, len(tokenizer))
         documents = read_corpus(texts, self.config.data.text_field)
         if before is not None:
             self._check_same_corpus(digest(documents), before)
@@ -219,7 +221,6 @@ class _Run:
         tokenizer = self.corpus.tokenizer
         vocab_size = len(tokenizer)
         if initial is not None:  # Its embedding may have more rows than there are tokens.
-            initial.check(self.config.model, vocab_size)
             vocab_size = initial.vocab_size
         elif before is not None and "init" in before:
             vocab_size = before["init"]["vocab_size"]

@@ -35,8 +35,8 @@ def print_results(console: Console, final: Event, samples: Samples) -> None:
     console.print(_caption(final), style="dim", soft_wrap=True)
     console.print()
     for name, loss, accuracy, *bits in _comparison(final):
-        tail = "".join(f"  bits per byte {value}" for value in bits)
-        console.print(f"{name:<18}loss {loss:>6}  accuracy {accuracy}{tail}", highlight=False)
+        tail = f"{accuracy:<6} bits per byte {bits[0]}" if bits else accuracy
+        console.print(f"{name:<18}loss {loss:>6}  accuracy {tail}", highlight=False)
     console.print(_verdict(final), highlight=False, style="bold")
     if samples:
         introduction = _CAUSAL_INTRODUCTION if _is_causal(final) else _MASKED_INTRODUCTION
@@ -53,7 +53,9 @@ def _print_continuation(console: Console, sample: Continuation) -> None:
     line.append(_one_line(sample.prefix))
     line.append(f"[{_one_line(sample.written)}]", style="bold cyan")
     console.print(line, soft_wrap=True)
-    console.print(Text(f"      really: {_one_line(sample.real)}", style="dim"), soft_wrap=True)
+    console.print(
+        Text(f"      really: {_one_line(sample.real.strip())}", style="dim"), soft_wrap=True
+    )
 
 
 def _one_line(text: str) -> str:
@@ -226,7 +228,8 @@ def _sample_lines(final: Event, samples: Samples) -> list[str]:
     for sample in samples:
         if isinstance(sample, Continuation):
             prefix, written, real = (
-                _plain(_one_line(text)) for text in (sample.prefix, sample.written, sample.real)
+                _plain(_one_line(text))
+                for text in (sample.prefix, sample.written, sample.real.strip())
             )
             lines += ["", f"- {prefix}**[{written}]**  ", f"  {real}"]
             continue
