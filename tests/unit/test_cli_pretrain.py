@@ -281,6 +281,8 @@ SETTINGS = {
     "--model.hidden_size abc": "model.hidden_size is 'abc'; it must be a whole number.",
     "--training.schedule linaer": "training.schedule is 'linaer'; accepted are 'constant', "
     "'linear', 'cosine'. Did you mean 'linear'?",
+    "--objective casual": "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean "
+    "'causal'?",
     "--seed -1": "seed is -1; it must be 0 or more.",
     "--stages []": "stages is empty; give at least one {length, batch, steps}.",
     "--stages [{length:3}]": "stages: expected a list of stages with three whole numbers each, "
@@ -291,8 +293,8 @@ SETTINGS = {
     "by name, are: demo, paper, performer, performer-none.",
     "--config papr": "Did you mean 'paper'?",
     "--resume --overwrite": "--resume and --overwrite exclude each other",
-    "--training.passes 3": "stages[0].batch is 64; it must share out evenly over 1 processes x 3 "
-    "passes, for instance 63.",
+    "--training.passes 3": "stages[0].batch is 16; it must share out evenly over 1 processes x 3 "
+    "passes, for instance 15.",
     "--tokenizer nowhere": "nowhere: no such folder",
     "--output": "argument --output: expected one argument.",
 }

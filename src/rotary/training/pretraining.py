@@ -185,7 +185,7 @@ class _Run:
         initial = None
         if self.config.init is not None and before is None:
             initial = read_initial(self.config.init)
-        tokenizer = None if before is not None else self._given_tokenizer(initial)
+        tokenizer: Any = None if before is not None else self._given_tokenizer(initial)
         if initial is not None:
             initial.check(self.config.model, len(tokenizer))
         documents = read_corpus(texts, self.config.data.text_field)
