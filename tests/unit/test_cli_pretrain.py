@@ -293,8 +293,7 @@ SETTINGS = {
     "by name, are: demo, paper, performer, performer-none.",
     "--config papr": "Did you mean 'paper'?",
     "--resume --overwrite": "--resume and --overwrite exclude each other",
-    "--training.passes 3": "stages[0].batch is 16; it must share out evenly over 1 processes x 3 "
-    "passes, for instance 15.",
+    "--training.passes 3": "it must share out evenly over 1 processes x 3 passes, for instance",
     "--tokenizer nowhere": "nowhere: no such folder",
     "--output": "argument --output: expected one argument.",
 }
