@@ -1,4 +1,4 @@
-"""Every schedule against numbers made elsewhere: literals here, all arrays of the reference file."""
+"""Every schedule against numbers made elsewhere: literals, and all arrays of the reference file."""
 
 import json
 import math
