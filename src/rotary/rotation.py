@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rotary.errors import ConfigError
-from rotary.kernels import Backend, Layout, rotate
+from rotary.kernels import Backend, Layout
 from rotary.kernels.contract import check_layout
+from rotary.kernels.dispatch import rotate_all
 
 
 class Rotation:
@@ -76,18 +77,15 @@ class Rotation:
         backend: Backend = "auto",
     ) -> Tensor | tuple[Tensor, ...]:
         """Turn one tensor, or several at the same positions; see :func:`rotary.rotate`."""
-        turned = tuple(
-            rotate(
-                each,
-                self.cos,
-                self.sin,
-                layout=self.layout,
-                amplitude=self.amplitude,
-                length_axis=length_axis,
-                inplace=inplace,
-                backend=backend,
-            )
-            for each in (x, *more)
+        turned = rotate_all(
+            (x, *more),
+            self.cos,
+            self.sin,
+            layout=self.layout,
+            amplitude=self.amplitude,
+            length_axis=length_axis,
+            inplace=inplace,
+            backend=backend,
         )
         return turned if more else turned[0]
 

@@ -1,0 +1,1 @@
+"""Attention as functions: softmax over packed documents, linear attention, and the encodings."""
