@@ -141,9 +141,9 @@ def turn_rows(
     BLOCK_TAIL: tl.constexpr,
 ):
     # Heads are the fastest axis of the grid, so that the rows of the tables stay in the cache.
-    q_blocks = tl.cdiv(q_heads, HEADS)
-    blocks = q_blocks + tl.cdiv(k_heads, HEADS)
-    tiles = tl.cdiv(length, BLOCK_L)
+    q_blocks = (q_heads + HEADS - 1) // HEADS
+    blocks = q_blocks + (k_heads + HEADS - 1) // HEADS
+    tiles = (length + BLOCK_L - 1) // BLOCK_L
     program = tl.program_id(0).to(tl.int64)
     block = program % blocks
     tile = program // blocks % tiles

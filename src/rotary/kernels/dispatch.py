@@ -149,7 +149,7 @@ def explain(x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> 
 def _turn(
     xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, turn: Turn, backend: Backend
 ) -> tuple[Tensor, ...]:
-    kernel = _choose(xs, cos, sin, backend)
+    kernel = _choose(xs, cos, sin, turn[0], backend)
     if kernel is None:
         return tuple(_turn_plain(x, cos, sin, turn) for x in xs)
     if torch.compiler.is_compiling():
@@ -188,7 +188,7 @@ def _turn_inplace(
 ) -> tuple[Tensor, ...]:
     (x,) = xs
     _check_inplace(x)
-    kernel = _choose(xs, cos, sin, backend)
+    kernel = _choose(xs, cos, sin, turn[0], backend)
     if not _is_plain_sailing(x, cos, sin):
         turned = _turn(xs, cos, sin, turn, backend)
         try:
@@ -221,13 +221,17 @@ def _check_inplace(x: Tensor) -> None:
 
 
 def _choose(
-    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, backend: Backend
+    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, interleaved: bool, backend: Backend
 ) -> ModuleType | None:
     """The kernel that serves this call; None for plain PyTorch."""
     if backend == "plain":
         return None
     if backend == "auto":
         kernel = cpu if xs[0].is_cpu else triton if xs[0].is_cuda else None
+        if torch.compiler.is_compiling() and (kernel is triton or not interleaved):
+            # What the compiler writes is the faster there: it vectorises halves of a row, and joins
+            # them with their neighbours; pairs it does not vectorise (`rotary bench rotate`).
+            return None
         if kernel is None or _refusal(kernel, xs, cos, sin) is not None:
             return None
         return kernel

@@ -41,13 +41,18 @@ def rotate_plain(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout) -> Tens
 def rotate_plain_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout) -> None:
     """The same, written straight into ``out``, which may be ``x``; leaves no trace for autograd."""
     planes = cos.shape[-1]
-    first, second = _channels(x, planes, layout)
-    new_first, new_second = _channels(out, planes, layout)
-    # Both products with the first channels come before these are overwritten, should out be x.
-    first_cos, first_sin = first * cos, first * sin
-    kept = second.clone() if out is x else second
-    torch.addcmul(first_cos, kept, sin, value=-1, out=new_first)
-    torch.addcmul(first_sin, kept, cos, out=new_second)
+    dtype = torch.promote_types(x.dtype, cos.dtype)
+    if dtype != x.dtype:  # One cast there and one back; mixed products would cast every operand.
+        wide = x[..., : 2 * planes].to(dtype)
+        rotate_plain_into(wide, wide, cos, sin, layout=layout)
+        out[..., : 2 * planes].copy_(wide)
+    else:
+        first, second = _channels(x, planes, layout)
+        new_first, new_second = _channels(out, planes, layout)
+        # Both products with the first channels come before these are overwritten, should out be x.
+        first_cos, first_sin = first * cos, first * sin
+        torch.addcmul(first_cos, second, sin, value=-1, out=new_first)
+        torch.addcmul(first_sin, second, cos, out=new_second)
     if out is not x and x.shape[-1] > 2 * planes:
         out[..., 2 * planes :].copy_(x[..., 2 * planes :])
 

@@ -187,6 +187,8 @@ def _launch_four(
     block_l = max(1, min(_power_of_two(length), ELEMENTS // (2 * block_p)))
     programs = batch * -(-length // block_l) * (-(-q_heads // HEADS) + -(-k_heads // HEADS))
     is_wide = torch.float64 in (q.dtype, cos.dtype)
+    if is_wide and amplitude != 1.0:  # Triton would pass the number as float32.
+        cos, sin, amplitude = cos * amplitude, sin * amplitude, 1.0
 
     def steps(table: Tensor) -> list[int]:
         shape_and_stride = zip(table.shape, table.stride(), strict=True)
