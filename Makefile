@@ -4,7 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast lint bench sanitize clean
+FIGURES := decay wavelengths schedules grid resolution
+KATEX   := 0.19.1
+
+.PHONY: help setup demo test test-fast lint katex figures bench sanitize clean
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
@@ -20,6 +23,7 @@ $(READY): pyproject.toml constraints.txt setup.py src/rotary/kernels/cpu.cpp src
 
 demo: $(READY)  ## Pre-train a small RoFormer on real text and show it at work (writes runs/demo).
 	$(BIN)/rotary pretrain --output runs/demo --overwrite
+	$(BIN)/rotary fill-mask runs/demo "Return a [MASK] of all the names in the module."
 
 lint: $(READY)  ## Format, lint, types, import contract.
 	$(BIN)/ruff format --check .
@@ -27,7 +31,15 @@ lint: $(READY)  ## Format, lint, types, import contract.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## Everything that CI checks.
+# KaTeX parses the formulas of the docs in a test; without npm that test says that it is skipped.
+katex: $(READY)
+	@command -v npm > /dev/null && test ! -d $(VENV)/katex/node_modules/katex \
+	  && npm install --prefix $(VENV)/katex --no-save --no-audit --no-fund --loglevel=error katex@$(KATEX) || true
+
+figures: $(READY)  ## Draw the figures of docs/theory anew.
+	for figure in $(FIGURES); do $(BIN)/rotary plot $$figure --output docs/theory/figures/$$figure.svg || exit 1; done
+
+test: lint katex  ## Everything that CI checks.
 	$(BIN)/python -m pytest
 	$(BIN)/python -m pytest tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"
 

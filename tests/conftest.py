@@ -22,7 +22,14 @@ def pytest_configure(config):
     if config.getoption("--enforce-shapes"):
         from jaxtyping import install_import_hook
 
-        install_import_hook("rotary", "beartype.beartype")
+        install_import_hook("rotary", "typechecker.check")
+
+
+@pytest.fixture
+def wrong_types(request):
+    """For tests of errors about types: where annotations are enforced, the checker comes first."""
+    if request.config.getoption("--enforce-shapes"):
+        pytest.skip("arguments of a wrong type are stopped by the checker of annotations")
 
 
 @pytest.fixture(autouse=True)

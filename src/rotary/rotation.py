@@ -25,28 +25,48 @@ class Rotation:
             (batch or 1, heads or 1, length, planes).
         sin: Sines, like ``cos``.
         layout: Which channels form a plane: ``"interleaved"`` or ``"half"``.
-        amplitude: A factor on the turned vector, kept out of the tables.
+        amplitude: A factor on the turned vector, kept out of the tables; a tensor where it differs
+            between sequences or positions, of a shape that broadcasts with the tables.
+        decay: xPos: the logarithm of the scale of a query, of a shape that broadcasts with the
+            tables. Such a rotation must be asked for its side: ``for_queries()``, ``for_keys()``.
 
     Example:
+        >>> import torch
         >>> from rotary import RotaryEmbedding
         >>> rotation = RotaryEmbedding(head_dim=4)(torch.arange(3))
         >>> rotation(torch.ones(1, 2, 3, 4)).shape
         torch.Size([1, 2, 3, 4])
     """
 
-    __slots__ = ("amplitude", "cos", "layout", "sin")
+    __slots__ = ("_scaled", "amplitude", "cos", "decay", "layout", "sin")
 
     cos: Tensor
     sin: Tensor
     layout: Layout
-    amplitude: float
+    amplitude: float | Tensor
+    decay: Tensor | None
+    _scaled: tuple[Tensor, Tensor, float]
 
-    def __init__(self, cos: Tensor, sin: Tensor, layout: Layout, amplitude: float = 1.0) -> None:
+    def __init__(
+        self,
+        cos: Tensor,
+        sin: Tensor,
+        layout: Layout,
+        amplitude: float | Tensor = 1.0,
+        decay: Tensor | None = None,
+    ) -> None:
         check_layout(layout)
-        object.__setattr__(self, "cos", cos)
-        object.__setattr__(self, "sin", sin)
-        object.__setattr__(self, "layout", layout)
-        object.__setattr__(self, "amplitude", amplitude)
+        put = object.__setattr__
+        put(self, "cos", cos)
+        put(self, "sin", sin)
+        put(self, "layout", layout)
+        put(self, "amplitude", amplitude)
+        put(self, "decay", decay)
+        # Kernels take one number; amplitudes that vary are multiplied in here, once for all layers.
+        if isinstance(amplitude, Tensor):
+            put(self, "_scaled", (cos * amplitude, sin * amplitude, 1.0))
+        else:
+            put(self, "_scaled", (cos, sin, amplitude))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Rotation is immutable; build a new one instead of setting {name}.")
@@ -76,56 +96,144 @@ class Rotation:
         inplace: bool = False,
         backend: Backend = "auto",
     ) -> Tensor | tuple[Tensor, ...]:
-        """Turn one tensor, or several at the same positions; see :func:`rotary.rotate`."""
+        """Turn one tensor, or several at the same positions; see :func:`rotary.rotate`.
+
+        Args:
+            x: Queries or keys: (..., heads, length, dim), (batch, length, dim) or (length, dim).
+            *more: Further tensors; numbers of heads may differ.
+            length_axis: Where the length runs, -2 or -3.
+            inplace: Write into the tensors.
+            backend: Who does the work.
+
+        Returns:
+            One tensor for one, a tuple for several, each with the shape and dtype of its input.
+
+        Raises:
+            ConfigError: If this is an xPos rotation that was not asked for its side.
+            ShapeError: If the shapes do not belong together.
+        """
+        if self.decay is not None:
+            raise ConfigError(
+                "Rotation: xPos scales queries and keys in opposite senses; say which these are: "
+                "rotation.for_queries()(q), rotation.for_keys()(k)."
+            )
+        cos, sin, amplitude = self._scaled
         turned = rotate_all(
             (x, *more),
-            self.cos,
-            self.sin,
+            cos,
+            sin,
             layout=self.layout,
-            amplitude=self.amplitude,
+            amplitude=amplitude,
             length_axis=length_axis,
             inplace=inplace,
             backend=backend,
         )
         return turned if more else turned[0]
 
+    def for_queries(self) -> Rotation:
+        """What queries get: with xPos ``zeta ** ((m - centre) / scale_base)``, otherwise self."""
+        return self if self.decay is None else self._sided(self.decay.exp())
+
+    def for_keys(self) -> Rotation:
+        """What keys get: with xPos ``zeta ** (-(n - centre) / scale_base)``, otherwise self."""
+        return self if self.decay is None else self._sided((-self.decay).exp())
+
+    def _sided(self, scale: Tensor) -> Rotation:
+        return Rotation(self.cos, self.sin, self.layout, scale * self.amplitude)
+
     def transpose(self) -> Rotation:
         """The opposite turn with the same amplitude: what a backward pass applies."""
-        return Rotation(self.cos, -self.sin, self.layout, self.amplitude)
+        return Rotation(self.cos, -self.sin, self.layout, self.amplitude, self.decay)
 
     def inverse(self) -> Rotation:
         """The rotation that undoes this one: the opposite turn, divided by the amplitude."""
-        return Rotation(self.cos, -self.sin, self.layout, 1.0 / self.amplitude)
+        decay = None if self.decay is None else -self.decay
+        return Rotation(self.cos, -self.sin, self.layout, 1.0 / self.amplitude, decay)
 
-    def __getitem__(self, rows: slice | int | Tensor | list[int]) -> Rotation:
-        """The rotation of some of the positions: ``tables[a:b]``, as views where it is a slice."""
+    def __matmul__(self, other: Rotation) -> Rotation:
+        """First ``other``, then this: angles add, amplitudes multiply. ``R(a) @ R(b) = R(a + b)``.
+
+        Raises:
+            ConfigError: If the layouts differ.
+        """
+        if not isinstance(other, Rotation):
+            return NotImplemented
+        if self.layout != other.layout:
+            raise ConfigError(
+                f"Rotation: {self.layout!r} and {other.layout!r} pair different channels, so the "
+                "two turns do not compose to one."
+            )
+        decay = self.decay
+        if other.decay is not None:
+            decay = other.decay if decay is None else decay + other.decay
+        return Rotation(
+            self.cos * other.cos - self.sin * other.sin,
+            self.sin * other.cos + self.cos * other.sin,
+            self.layout,
+            self.amplitude * other.amplitude,
+            decay,
+        )
+
+    def __getitem__(self, rows: Any) -> Rotation:
+        """The rotation of some of the positions: ``tables[a:b]``, views where it is a slice.
+
+        Raises:
+            ConfigError: If rows are named that the tables do not hold, or one bare number is given.
+        """
         if isinstance(rows, slice):
-            if rows.stop is not None and rows.stop > self.num_positions:
-                raise ConfigError(
-                    f"Rotation: rows up to {rows.stop} were asked for, but the tables hold "
-                    f"{self.num_positions} positions; build longer ones."
-                )
+            # A slice past the end of a tensor is silently shorter; here it would turn too few.
+            for edge in (rows.start, rows.stop):
+                if edge is not None and not -self.num_positions <= edge <= self.num_positions:
+                    raise ConfigError(
+                        f"Rotation: rows [{rows.start}:{rows.stop}] were asked for, but the tables "
+                        f"hold {self.num_positions} positions; build longer ones."
+                    )
         elif isinstance(rows, int):
             raise ConfigError(
                 f"Rotation: {rows} names one row; write [{rows}:{rows + 1}], which keeps the axis."
             )
-        return Rotation(self.cos[..., rows, :], self.sin[..., rows, :], self.layout, self.amplitude)
+        elif not isinstance(rows, (Tensor, list)):
+            raise ConfigError(
+                f"Rotation: {rows!r} is no set of rows; give a slice, a list of row numbers or a "
+                "one-dimensional tensor of them."
+            )
+        if isinstance(rows, list):
+            rows = torch.tensor(rows, dtype=torch.int64, device=self.cos.device)
+
+        def pick(table: Tensor) -> Tensor:
+            has_rows = table.ndim >= 2 and table.shape[-2] != 1
+            return table[..., rows, :] if has_rows or table.shape == self.cos.shape else table
+
+        amplitude, decay = self.amplitude, self.decay
+        return Rotation(
+            pick(self.cos),
+            pick(self.sin),
+            self.layout,
+            pick(amplitude) if isinstance(amplitude, Tensor) else amplitude,
+            None if decay is None else pick(decay),
+        )
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Rotation:
-        """Move the tables, or widen or narrow them to float64 or float32."""
+        """Move the tables, or widen or narrow them to float64 or float32; self if nothing changes.
+
+        Raises:
+            ConfigError: If the dtype is another.
+        """
         if dtype not in (None, torch.float32, torch.float64):
             raise ConfigError(
                 f"Rotation.to: dtype is {dtype}; tables are float32 or float64. Half-precision x "
                 "needs no cast: the result has the dtype of x."
             )
-        return Rotation(
-            self.cos.to(device=device, dtype=dtype),
-            self.sin.to(device=device, dtype=dtype),
-            self.layout,
-            self.amplitude,
-        )
+        cos = self.cos.to(device=device, dtype=dtype)
+        if cos is self.cos:
+            return self
+
+        def move(table: Any) -> Any:
+            return table.to(device=device, dtype=dtype) if isinstance(table, Tensor) else table
+
+        return Rotation(cos, move(self.sin), self.layout, move(self.amplitude), move(self.decay))
 
     @property
     def num_positions(self) -> int:
@@ -137,12 +245,26 @@ class Rotation:
         """Number of planes that turn, half the number of channels."""
         return self.cos.shape[-1]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tables are."""
+        return self.cos.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tables, float32 or float64."""
+        return self.cos.dtype
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Rotation, (self.cos, self.sin, self.layout, self.amplitude)
+        return Rotation, (self.cos, self.sin, self.layout, self.amplitude, self.decay)
 
     def __repr__(self) -> str:
-        amplitude = "" if self.amplitude == 1.0 else f", amplitude={self.amplitude:g}"
+        if isinstance(self.amplitude, Tensor):
+            amplitude = f", amplitude={tuple(self.amplitude.shape)}"
+        else:
+            amplitude = "" if self.amplitude == 1.0 else f", amplitude={self.amplitude:g}"
+        decay = "" if self.decay is None else ", xpos"
         return (
             f"Rotation({tuple(self.cos.shape)}, {self.cos.dtype}, {self.cos.device}, "
-            f"layout={self.layout!r}{amplitude})"
+            f"layout={self.layout!r}{amplitude}{decay})"
         )

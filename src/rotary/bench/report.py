@@ -19,7 +19,14 @@ import torch
 from rotary._version import __version__
 from rotary.bench.suite import Bar, Record, Row
 
-PACKAGES = ("numpy", "transformers", "tokenizers", "rotary-embedding-torch", "x-transformers")
+PACKAGES = (
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "performer-pytorch",
+    "rotary-embedding-torch",
+    "x-transformers",
+)
 
 
 def machine() -> dict[str, Any]:

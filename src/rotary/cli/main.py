@@ -24,6 +24,14 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
+    "pretrain": Command("rotary.cli.pretrain", "train", "pre-train a RoFormer on text"),
+    "fill-mask": Command(
+        "rotary.cli.fill_mask", "train", "guess masked words with a trained model"
+    ),
+    "generate": Command("rotary.cli.generate", "models", "continue a text with a causal model"),
+    "run": Command("rotary.cli.run", "models", "run a Hugging Face script with these models"),
+    "explain": Command("rotary.cli.explain", "train", "say what the RoPE of a config does"),
+    "plot": Command("rotary.cli.plot", "train", "draw the figures of the theory"),
     "bench": Command("rotary.cli.bench", "bench", "time the library beside its floors and peers"),
 }
 

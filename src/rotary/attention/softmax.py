@@ -1,0 +1,97 @@
+"""Softmax attention over documents laid end to end: no padding is computed, no mask made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from rotary._shapes import Float
+from rotary.errors import ShapeError
+
+
+def packed_attention(
+    q: Float[Tensor, "heads tokens dim"],
+    k: Float[Tensor, "heads tokens dim"],
+    v: Float[Tensor, "heads tokens value_dim"],
+    lengths: Sequence[int],
+    *,
+    is_causal: bool = False,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Float[Tensor, "heads tokens value_dim"]:
+    """Let each document attend to itself alone: ``softmax(scale q k^T) v``, document by document.
+
+    The result equals one call with a block-diagonal mask, which costs the square of all tokens
+    together. Neighbouring documents of one length share a call, so put equal lengths side by side.
+    On CUDA in half precision all documents go through one variable-length flash kernel.
+
+    Args:
+        q: Queries of all documents, one document after the other.
+        k: Keys, laid out like the queries.
+        v: Values, laid out like the queries; their dim may differ.
+        lengths: Tokens of each document, in order; they add up to ``tokens``.
+        is_causal: Let a token see only itself and the tokens before it in its document.
+        dropout: Probability with which an attention probability is dropped. On the CPU anything
+            above 0 leaves PyTorch's fast kernel.
+        scale: Factor on the scores; ``1 / sqrt(dim)`` when left out.
+
+    Returns:
+        The attended values; in memory (tokens, heads, value_dim), so merging the heads is free.
+
+    Raises:
+        ShapeError: If the lengths do not add up to the tokens of q, k and v.
+
+    Example:
+        >>> q = k = v = torch.randn(2, 5, 8)
+        >>> packed_attention(q, k, v, [3, 2]).shape
+        torch.Size([2, 5, 8])
+    """
+    tokens = sum(lengths)
+    if min(lengths, default=0) < 0 or any(x.ndim != 3 or x.shape[1] != tokens for x in (q, k, v)):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ShapeError(
+            f"packed_attention: the lengths of {len(lengths)} documents add up to {tokens} tokens; "
+            f"q, k and v have shapes {shapes}. Expected (heads, {tokens}, dim) each, and no "
+            "negative length."
+        )
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and tokens:
+        return _varlen_flash(q, k, v, lengths, is_causal=is_causal, scale=scale)
+    runs = [(length, len(list(run))) for length, run in groupby(n for n in lengths if n)]
+    sizes = [length * count for length, count in runs]
+    out: list[Tensor] = []
+    # One `split` and one `cat`: the gradient of slicing would write all tokens once per document.
+    parts = zip(runs, *(torch.split(x, sizes, dim=1) for x in (q, k, v)), strict=True)
+    for (length, count), *run in parts:
+        query, key, value = (x.unflatten(1, (count, length)).transpose(0, 1) for x in run)
+        mixed = scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=is_causal and length > 1, scale=scale
+        )
+        out.append(mixed.transpose(1, 2).flatten(0, 1))
+    if not out:
+        return v.new_zeros(v.shape)
+    return (torch.cat(out) if len(out) > 1 else out[0]).transpose(0, 1)
+
+
+def _varlen_flash(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], *, is_causal: bool, scale: float | None
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(device=q.device, dtype=torch.int32)
+    out = varlen_attn(
+        q.transpose(0, 1),
+        k.transpose(0, 1),
+        v.transpose(0, 1),
+        ends,
+        ends,
+        max(lengths),
+        max(lengths),
+        scale=scale,
+        window_size=(-1, 0) if is_causal else (-1, -1),
+    )
+    assert isinstance(out, Tensor)
+    return out.transpose(0, 1)

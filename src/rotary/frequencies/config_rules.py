@@ -1,0 +1,349 @@
+"""What may stand in a rope dict, where else its values may stand, and what contradicts what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rotary.errors import ConfigError, nearest
+
+# Keys beyond the common ones: first those that must be there, then those that may.
+_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "axial": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (
+        ("factor",),
+        ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    ),
+    "yarn": (
+        (),
+        ("factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+         "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+    "longrope": (
+        ("short_factor", "long_factor"),
+        ("factor", "original_max_position_embeddings", "attention_factor", "short_mscale",
+         "long_mscale"),
+    ),
+    "llama3": (
+        ("factor", "low_freq_factor", "high_freq_factor"),
+        ("original_max_position_embeddings",),
+    ),
+    "proportional": ((), ("factor",)),
+}  # fmt: skip
+
+# `llama_4_scaling_beta` is a temperature of the attention, `max_position_embeddings` a copy of the
+# config's own: both are Mistral's, and neither is about the rotation.
+_COMMON = (
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section",
+    "mrope_interleaved", "interleaved", "llama_4_scaling_beta", "max_position_embeddings",
+)  # fmt: skip
+
+_TYPE_ALIASES = {"su": "longrope", "mrope": "default"}
+_WITH_ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
+
+# Where the same value stood in older configs, or stands in other families.
+_BASE = ("rope_theta", "rotary_emb_base")
+_BASE_BY_LAYER = {
+    "sliding_attention": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
+    "full_attention": ("global_rope_theta",),
+}
+_PARTIAL = ("partial_rotary_factor", "rotary_pct", "rope_pct")
+_WIDTH = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim")
+_WIDTH_IN_VISION = ("embed_dim", *_WIDTH)  # There `hidden_size` may be that of the text model.
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_MAX_LENGTH = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
+
+
+@dataclass(frozen=True)
+class RopeEntry:
+    """One layer type's values, checked: what the builder needs and nothing else."""
+
+    kind: str
+    values: dict[str, Any]
+    base: float
+    head_dim: int
+    rotary_dim: int
+    max_length: int
+    original_length: int
+    model_type: str
+    is_absent: bool = False
+    recipe: Mapping[str, Any] | None = None
+
+
+def read_entry(config: Any, layer_type: str | None) -> RopeEntry:
+    """Find and check the entry of one layer type; raise one error with all that is wrong."""
+    rotary = _get(config, "rotary_parameters")
+    if rotary:
+        return _ours(config, rotary, layer_type)
+    rope, is_nested = _rope_dict(config, layer_type)
+    if rope is None:
+        return _entry(config, "default", {}, layer_type, is_nested, [], is_absent=True)
+    values = {str(key): value for key, value in rope.items() if value is not None}
+    problems: list[str] = []
+    kind = _kind(config, values, problems)
+    required, optional = _KEYS[kind]
+    if kind == "dynamic" and "alpha" in values:
+        required = ()
+    extra = tuple(_get(config, "ignore_keys_at_rope_validation") or ())
+    known = (*_COMMON, *required, *optional)
+    for key in values:
+        if key in known or key in extra:
+            continue
+        users = [name for name, (need, may) in _KEYS.items() if key in need or key in may]
+        hint = f" It belongs to rope_type {' or '.join(map(repr, users))}." if users else ""
+        problems.append(f"unknown key {key!r} for rope_type {kind!r}.{hint or nearest(key, known)}")
+    problems += [
+        f"the key {key!r} is missing, which rope_type {kind!r} needs."
+        for key in required
+        if key not in values
+    ]
+    return _entry(config, kind, values, layer_type, is_nested, problems)
+
+
+def _entry(
+    config: Any,
+    kind: str,
+    values: dict[str, Any],
+    layer_type: str | None,
+    is_nested: bool,
+    problems: list[str],
+    *,
+    is_absent: bool = False,
+) -> RopeEntry:
+    if layer_type is not None:
+        config = _layer_config(config, layer_type)
+    base = 1.0 if is_absent else _base(config, values, layer_type, problems)
+    head_dim = _head_dim(config, kind, layer_type, problems)
+    rotary_dim = _rotary_dim(config, values, kind, head_dim, problems)
+    max_length = _first(config, _MAX_LENGTH)[1]
+    # Phi-3 keeps the original length outside the dict, and there it wins.
+    outside = None if is_nested else _get(config, "original_max_position_embeddings")
+    original = outside or values.get("original_max_position_embeddings") or max_length
+    if kind in _WITH_ORIGINAL_LENGTH and original is None:
+        problems.append(
+            "the key 'original_max_position_embeddings' is missing, and so is "
+            "'max_position_embeddings', which would stand in for it."
+        )
+    needs_max = (kind == "dynamic" and "alpha" not in values) or (
+        kind in ("yarn", "longrope") and "factor" not in values
+    )
+    if needs_max and max_length is None:
+        problems.append(
+            f"the key 'max_position_embeddings' is missing from the config; rope_type {kind!r} "
+            "needs it" + (" where 'factor' is not given." if kind != "dynamic" else ".")
+        )
+    if problems:
+        where = "" if layer_type is None else f" (layer type {layer_type!r})"
+        lines = "\n  ".join(problems)
+        raise ConfigError(
+            f"from_config: the rope values of this config are not right{where}:\n  {lines}"
+        )
+    return RopeEntry(
+        kind=kind,
+        values=values,
+        base=base,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        max_length=max_length or 0,
+        original_length=original or 0,
+        model_type=str(_get(config, "model_type") or ""),
+        is_absent=is_absent,
+    )
+
+
+def _ours(config: Any, rotary: Any, layer_type: str | None) -> RopeEntry:
+    rope = _get(config, "rope_parameters") or _get(config, "rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else ""
+    if kind != "default":
+        raise ConfigError(
+            f"from_config: 'rotary_parameters' and a rope dict of rope_type {kind!r} are both "
+            "given and contradict each other; keep one of them."
+        )
+    if isinstance(rotary, Mapping) and "type" not in rotary and _is_nested(rotary):
+        rotary = _pick(rotary, layer_type, "rotary_parameters")
+        if rotary is None:
+            return _entry(config, "default", {}, layer_type, True, [], is_absent=True)
+    return RopeEntry("", {}, 1.0, 0, 0, 0, 0, "", recipe=rotary)
+
+
+def _rope_dict(config: Any, layer_type: str | None) -> tuple[Mapping[str, Any] | None, bool]:
+    """The dict of this layer type (None: no rotation), and whether there is one for each."""
+    new, old = _get(config, "rope_parameters"), _get(config, "rope_scaling")
+    for name, value in (("rope_parameters", new), ("rope_scaling", old)):
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"from_config: {name} is {value!r}; it must be a dict.")
+    if new and old and {**old, **new} != {**new, **old}:
+        clash = sorted(key for key in new if key in old and new[key] != old[key])
+        raise ConfigError(
+            f"from_config: 'rope_parameters' and 'rope_scaling' contradict each other on {clash}; "
+            "the second is the older name of the first, keep one of them."
+        )
+    if new and old:
+        both: Mapping[str, Any] = {**old, **new}
+    else:
+        both = new or old or {}
+    if _is_nested(both):
+        return _pick(both, layer_type, "rope_parameters"), True
+    if layer_type == "sliding_attention" and _first(config, _BASE_BY_LAYER[layer_type])[1]:
+        # Gemma 3 and ModernBERT, before dicts per layer type: local layers were never scaled.
+        return {}, False
+    return both, False
+
+
+def _is_nested(rope: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, Mapping) for value in rope.values()) or (
+        bool(rope) and all(value is None for value in rope.values())
+    )
+
+
+def _pick(rope: Mapping[str, Any], layer_type: str | None, name: str) -> Mapping[str, Any] | None:
+    types = [key for key, value in rope.items() if value is None or isinstance(value, Mapping)]
+    listed = ", ".join(map(repr, types))
+    if layer_type is None:
+        raise ConfigError(
+            f"from_config: {name} has a dict for each layer type; say which with "
+            f"layer_type=, one of {listed}."
+        )
+    if layer_type not in types:
+        raise ConfigError(
+            f"from_config: {name} has no layer type {layer_type!r}, only {listed}."
+            f"{nearest(layer_type, types)}"
+        )
+    return rope[layer_type]
+
+
+def _kind(config: Any, values: dict[str, Any], problems: list[str]) -> str:
+    names = [values[key] for key in ("rope_type", "type") if key in values]
+    kinds = [_TYPE_ALIASES.get(name, name) for name in names]
+    # "default" is what a converter fills in; "mrope" beside it is the older word for it.
+    if len(set(kinds)) > 1:
+        problems.append(
+            f"'rope_type' is {names[0]!r} and 'type' is {names[1]!r}; the second is the older name "
+            "of the first, keep one of them."
+        )
+    kind = kinds[0] if kinds else "default"
+    if kind not in _KEYS:
+        problems.append(
+            f"rope_type is {kind!r}; known are {', '.join(map(repr, _KEYS))}.{nearest(kind, _KEYS)}"
+        )
+        raise ConfigError("from_config: " + " ".join(problems))
+    if kind == "default" and str(_get(config, "default_rope_type") or "default") == "axial":
+        return "axial"
+    return kind
+
+
+def _base(
+    config: Any, values: dict[str, Any], layer_type: str | None, problems: list[str]
+) -> float:
+    names = (*_BASE_BY_LAYER.get(layer_type or "", ()), *_BASE)
+    name, outside = _first(config, names)
+    inside = values.get("rope_theta")
+    if (
+        inside is not None
+        and outside is not None
+        and inside != outside
+        and isinstance(config, Mapping)
+    ):
+        problems.append(
+            f"'rope_theta' is {inside!r} in the rope dict and {name!r} is {outside!r} beside it; "
+            "they contradict each other, keep one of them."
+        )
+    base = outside if inside is None else inside
+    if base is None:
+        problems.append(
+            "the key 'rope_theta' is missing, in the rope dict and beside it; it is the base of "
+            "the frequencies, 10000 in the first models."
+        )
+        return 1.0
+    return base
+
+
+def _head_dim(config: Any, kind: str, layer_type: str | None, problems: list[str]) -> int:
+    if layer_type == "full_attention" and isinstance(config, Mapping):
+        wide = _get(config, "global_head_dim")  # Gemma 4
+        if wide:
+            return int(wide)
+    memory = _get(config, "memory_attention_hidden_size")  # SAM 2 and its kin, for video
+    if memory:
+        parts = _get(config, "memory_attention_downsample_rate") or 1
+        return int(memory) // (parts * int(_get(config, "memory_attention_num_attention_heads")))
+    for name in ("head_dim", "qk_rope_head_dim", "kv_channels"):
+        value = _get(config, name)
+        if value:
+            return int(value)
+    width = _first(config, _WIDTH_IN_VISION if kind == "axial" else _WIDTH)[1]
+    heads = _first(config, _HEADS)[1]
+    if width and heads:
+        return int(width) // int(heads)
+    inner = _get(config, "text_config")
+    more = " This config holds its text model in 'text_config'; give that." if inner else ""
+    problems.append(
+        "the key 'head_dim' is missing, and 'hidden_size' and 'num_attention_heads' do not stand "
+        f"in for it.{more}"
+    )
+    return 2
+
+
+def _rotary_dim(
+    config: Any, values: dict[str, Any], kind: str, head_dim: int, problems: list[str]
+) -> int:
+    name, outside = _first(config, _PARTIAL)
+    inside = values.get("partial_rotary_factor")
+    if (
+        inside is not None
+        and outside is not None
+        and inside != outside
+        and isinstance(config, Mapping)
+    ):
+        problems.append(
+            f"'partial_rotary_factor' is {inside!r} in the rope dict and {name!r} is {outside!r} "
+            "beside it; they contradict each other, keep one of them."
+        )
+    share = outside if inside is None else inside
+    # Config objects of today have turned it into the factor; plain dicts of the past have it alone.
+    explicit = _get(config, "rotary_dim") if isinstance(config, Mapping) else None
+    if share is None:
+        dim = int(explicit) if explicit else head_dim
+    else:
+        if kind == "proportional":
+            values["partial_rotary_factor"] = share
+        dim = int(head_dim * share)
+        if explicit and int(explicit) != dim:
+            problems.append(
+                f"'rotary_dim' is {explicit!r}, but the partial rotary factor {share!r} of "
+                f"head_dim {head_dim} is {dim}; they contradict each other, keep one of them."
+            )
+    if kind not in ("proportional", "axial") and (dim < 1 or (dim % 2 and dim >= head_dim)):
+        problems.append(
+            f"{dim} of {head_dim} channels would turn; channels turn in pairs, so it must be an "
+            "even number, at least 2. An odd head can only turn in part."
+        )
+    return dim
+
+
+def _layer_config(config: Any, layer_type: str) -> Any:
+    """Transformers' heterogeneous configs (Gemma 4) keep a whole config for each layer type."""
+    try:
+        return config.per_layer_config[layer_type]
+    except Exception:  # Configs without it raise what they like.
+        return config
+
+
+def _first(config: Any, names: tuple[str, ...]) -> tuple[str, Any]:
+    for name in names:
+        value = _get(config, name)
+        if value is not None:
+            return name, value
+    return names[0], None
+
+
+def _get(config: Any, name: str) -> Any:
+    if isinstance(config, Mapping):
+        return config.get(name)
+    try:
+        return getattr(config, name, None)
+    except Exception:  # Heterogeneous configs refuse to answer for all layers at once.
+        return None

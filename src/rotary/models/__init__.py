@@ -1,0 +1,37 @@
+"""Models to train and to use: Hugging Face models in the full sense."""
+
+from rotary.models.register import register
+from rotary.models.roformer import (
+    RoFormerConfig,
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForMultipleChoice,
+    RoFormerForPairMatching,
+    RoFormerForQuestionAnswering,
+    RoFormerForSentenceEmbedding,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+    RoFormerModel,
+    RoFormerTokenizer,
+    RotaryRoFormerConfig,
+    check_fits,
+    train_vocabulary,
+)
+
+__all__ = [
+    "RoFormerConfig",
+    "RoFormerForCausalLM",
+    "RoFormerForMaskedLM",
+    "RoFormerForMultipleChoice",
+    "RoFormerForPairMatching",
+    "RoFormerForQuestionAnswering",
+    "RoFormerForSentenceEmbedding",
+    "RoFormerForSequenceClassification",
+    "RoFormerForTokenClassification",
+    "RoFormerModel",
+    "RoFormerTokenizer",
+    "RotaryRoFormerConfig",
+    "check_fits",
+    "register",
+    "train_vocabulary",
+]

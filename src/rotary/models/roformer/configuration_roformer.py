@@ -1,0 +1,317 @@
+"""The configuration of a RoFormer: checked as a whole, all problems named at once."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from rotary.errors import ConfigError, one_of
+from rotary.kernels.contract import LAYOUTS, Layout
+
+POSITION_ENCODINGS = ("rotary", "none")
+ATTENTION_FORMS = ("softmax",)
+NORM_TYPES = ("layer_norm", "rms_norm")
+NORM_POSITIONS = ("post", "pre")
+POOLINGS = ("first", "mean")
+LM_HEADS = ("transform", "direct")
+STOCK_ARCHITECTURES = (
+    "RoFormerModel",
+    "RoFormerForMaskedLM",
+    "RoFormerForCausalLM",
+    "RoFormerForSequenceClassification",
+    "RoFormerForTokenClassification",
+    "RoFormerForQuestionAnswering",
+)
+"""Heads that stock RoFormer computes equally; its multiple choice reads the last padding."""
+
+_REFUSED_BY_STOCK = "add_cross_attention"
+"""A field that is always False here and that stock insists on being a truth value. A text in its
+place makes ``transformers.RoFormerModel.from_pretrained`` stop and show that text; a model type it
+does not know it would only warn about, and leave the weights it does not find at random."""
+
+
+class RoFormerConfig(PreTrainedConfig):
+    """Describe a RoFormer; the defaults are the released base model for Chinese.
+
+    The file it writes names the model type ``roformer`` where transformers' own RoFormer computes
+    the same, and ``rotary_roformer`` everywhere else, so that no model is loaded half at random.
+
+    Args:
+        vocab_size: Number of tokens.
+        embedding_size: Width of the embeddings; ``hidden_size`` when None, and mapped to it by a
+            linear layer where it differs.
+        hidden_size: Width of the model.
+        num_hidden_layers: Number of layers.
+        num_attention_heads: Number of heads; their size is ``hidden_size / num_attention_heads``.
+        intermediate_size: Width of the feed-forward layers.
+        hidden_act: Activation of the feed-forward layers and the head, by transformers' name;
+            ``"gelu"`` is the exact form with erf.
+        hidden_dropout_prob: Dropout of embeddings and of what each sub-layer adds.
+        attention_probs_dropout_prob: Dropout of attention probabilities. 0 keeps the CPU's fast
+            attention kernel in training.
+        max_position_embeddings: The length the model was trained for. Not a limit.
+        type_vocab_size: Number of segments; 0 leaves the segment embedding out.
+        initializer_range: Standard deviation of the truncated normal (cut at two of it) that
+            weights and embeddings start from; None takes ``1 / sqrt(width * layers)``
+            (RoFormer-V2).
+        layer_norm_eps: Added to variances; 1e-12 is what the released weights were trained with.
+        pad_token_id: The token of padding; it is never attended to only by ``attention_mask``.
+        rotary_value: Rotate the values too (the small ELECTRA models).
+        use_cache: Return the keys and values of a decoder for the next step.
+        is_decoder: Let a token see only what came before it.
+        position_encoding: How positions enter: ``"rotary"``, or ``"none"``.
+        attention_form: ``"softmax"``.
+        norm_type: ``"layer_norm"``, or ``"rms_norm"``, which has no weights (RoFormer-V2).
+        norm_position: Normalise after each sub-layer is added (``"post"``, the paper) or before
+            each sub-layer (``"pre"``, with one more norm at the end).
+        rotary_layout: Which channels form a plane: ``"interleaved"`` or ``"half"``.
+        nope_layers: Indices of layers that do not rotate.
+        use_bias: Give the linear layers a bias; RoFormer-V2 has none.
+        lm_head: ``"transform"`` puts a dense layer, an activation and a norm before the
+            vocabulary and a bias behind it; ``"direct"`` multiplies by the embedding alone
+            (RoFormer-V2). None takes the first with ``use_bias``, the second without.
+        pooler_activation: Put a dense layer on the first token, with ``"tanh"`` or ``"linear"``
+            (RoFormer-Sim); None has no such layer.
+        pooling: What stands for a text in heads that need one vector: its ``"first"`` token or the
+            ``"mean"`` of all.
+        is_prefix_lm: In a decoder, let the tokens of segment 0 see each other whatever their order
+            (UniLM, RoFormer-Sim); what is generated is segment 1.
+        sparse_logits: In language modelling with labels, compute logits only where there is a
+            label; the loss is the same.
+        rope_parameters: Schedule of the frequencies in transformers' spelling, for instance
+            ``{"rope_type": "default", "rope_theta": 500000.0}``. None is RoFormer's base, 10000.
+        bos_token_id: Token that starts a generated text.
+        eos_token_id: Token, or tokens, that end it.
+        add_cross_attention: Not built; only False.
+        tie_word_embeddings: Share the token embedding with the output layer.
+
+    Raises:
+        ConfigError: With every problem found, one a line.
+
+    Example:
+        >>> RoFormerConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=6).model_type
+        'roformer'
+    """
+
+    model_type = "roformer"
+    # transformers lets its dataclasses take any keyword; a run-time checker would forbid that.
+    __no_type_check__ = True
+
+    vocab_size: int = 50000
+    embedding_size: int | None = None
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 1536
+    type_vocab_size: int = 2
+    initializer_range: float | None = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    rotary_value: bool = False
+    use_cache: bool = True
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+    tie_word_embeddings: bool = True
+    position_encoding: str = "rotary"
+    attention_form: str = "softmax"
+    norm_type: str = "layer_norm"
+    norm_position: str = "post"
+    rotary_layout: Layout = "interleaved"
+    nope_layers: list[int] | tuple[int, ...] = ()
+    use_bias: bool = True
+    lm_head: str | None = None
+    pooler_activation: str | None = None
+    pooling: str = "first"
+    is_prefix_lm: bool = False
+    sparse_logits: bool = False
+    rope_parameters: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in what follows from other values, then check everything."""
+        problems = list(_misspelt(kwargs, self.default_config_fields()))
+        if self.embedding_size is None:
+            self.embedding_size = self.hidden_size
+        if self.lm_head is None:
+            self.lm_head = "transform" if self.use_bias else "direct"
+        self.nope_layers = list(self.nope_layers)
+        # transformers fills `rope_parameters` in; left out, it stays out, and the file is stock.
+        given, legacy = self.rope_parameters, {"rope_theta", "rope_scaling"} & kwargs.keys()
+        super().__post_init__(**kwargs)
+        if given is None and not legacy:
+            self.rope_parameters = None
+        problems += _problems(self)
+        if problems:
+            raise ConfigError("RoFormerConfig: " + "\n  ".join(problems))
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def rotary_base(self) -> float:
+        """Base of the frequencies."""
+        return float((self.rope_parameters or {}).get("rope_theta", 10000.0))
+
+    def differences_from_stock(self) -> list[str]:
+        """Name the values that transformers' own RoFormer would not compute equally."""
+        stock = {
+            "position_encoding": "rotary",
+            "attention_form": "softmax",
+            "norm_type": "layer_norm",
+            "norm_position": "post",
+            "rotary_layout": "interleaved",
+            "nope_layers": [],
+            "use_bias": True,
+            "lm_head": "transform",
+            "pooler_activation": None,
+            "pooling": "first",
+            "is_prefix_lm": False,
+        }
+        different = [name for name, value in stock.items() if getattr(self, name) != value]
+        if self.rotary_base != 10000.0:
+            different.append("rope_parameters")
+        if self.type_vocab_size == 0:
+            different.append("type_vocab_size")
+        if self.initializer_range is None:
+            different.append("initializer_range")
+        if set(self.architectures or ()) - set(STOCK_ARCHITECTURES):
+            different.append("architectures")
+        return different
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values; the model type is the one that they need."""
+        values: dict[str, Any] = super().to_dict()
+        values["model_type"] = "rotary_roformer" if self.differences_from_stock() else "roformer"
+        return values
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What the file holds; one that stock would compute wrongly has a field stock refuses."""
+        values: dict[str, Any] = super().to_diff_dict()
+        if values["model_type"] == "rotary_roformer":
+            values[_REFUSED_BY_STOCK] = (
+                "This is a rotary_roformer: load it with rotary.models, stock would compute "
+                f"something else ({', '.join(self.differences_from_stock())})."
+            )
+        return values
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> Any:
+        """What the file holds; either model type is right here, so none is warned about."""
+        values, unused = super().get_config_dict(*args, **kwargs)
+        return _as_type(values, cls.model_type), unused
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read either model type; see :class:`transformers.PreTrainedConfig`."""
+        return super().from_dict(_as_type(config_dict, cls.model_type), **kwargs)
+
+
+class RotaryRoFormerConfig(RoFormerConfig):
+    """A :class:`RoFormerConfig` whose file says ``rotary_roformer``: stock code cannot load it."""
+
+    model_type = "rotary_roformer"
+
+
+def _as_type(values: dict[str, Any], model_type: str) -> dict[str, Any]:
+    """The values of a file of either type as those of one."""
+    if values.get("model_type") not in ("roformer", "rotary_roformer"):
+        return values
+    values = {**values, "model_type": model_type}
+    if isinstance(values.get(_REFUSED_BY_STOCK), str):
+        del values[_REFUSED_BY_STOCK]
+    return values
+
+
+def _misspelt(given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
+    """Keywords so close to a field that they were meant as one; others are plain attributes."""
+    found = []
+    for name in given:
+        match = difflib.get_close_matches(name, [str(f) for f in fields], n=1, cutoff=0.85)
+        if match and not name.startswith("_"):
+            found.append(f"there is no {name!r}. Did you mean {match[0]!r}?")
+    return found
+
+
+def _problems(config: RoFormerConfig) -> list[str]:
+    found = []
+    for name, accepted in {
+        "position_encoding": POSITION_ENCODINGS,
+        "attention_form": ATTENTION_FORMS,
+        "norm_type": NORM_TYPES,
+        "norm_position": NORM_POSITIONS,
+        "rotary_layout": LAYOUTS,
+        "hidden_act": tuple(ACT2FN),
+        "lm_head": LM_HEADS,
+        "pooling": POOLINGS,
+        "pooler_activation": (None, *ACT2FN),
+    }.items():
+        if getattr(config, name) not in accepted:
+            found.append(one_of(name, getattr(config, name), filter(None, accepted)))
+    sizes = {
+        "vocab_size": 1,
+        "embedding_size": 1,
+        "hidden_size": 1,
+        "num_hidden_layers": 0,
+        "num_attention_heads": 1,
+        "intermediate_size": 1,
+        "type_vocab_size": 0,
+    }
+    bad_sizes = False
+    for name, least in sizes.items():
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            found.append(f"{name} is {value!r}; it is a whole number, {least} or more.")
+            bad_sizes = True
+    if not bad_sizes:
+        found += _head_problems(config)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        value = getattr(config, name)
+        if not isinstance(value, (int, float)) or not 0 <= value < 1:
+            found.append(f"{name} is {value!r}; it is a probability, at least 0 and below 1.")
+    for name in ("initializer_range", "layer_norm_eps"):
+        value = getattr(config, name)
+        if name == "initializer_range" and value is None:
+            continue
+        if not isinstance(value, (int, float)) or value < 0:
+            found.append(f"{name} is {value!r}; it is a number, 0 or more.")
+    if config.add_cross_attention:
+        found.append("add_cross_attention is True; this RoFormer has no cross attention.")
+    if config.is_prefix_lm and not (config.is_decoder and config.type_vocab_size >= 2):
+        found.append("is_prefix_lm needs is_decoder=True and two segments (type_vocab_size=2).")
+    kind = (config.rope_parameters or {}).get("rope_type", "default")
+    if kind != "default":
+        found.append(one_of("rope_parameters['rope_type']", kind, ("default",)))
+    return found
+
+
+def _head_problems(config: RoFormerConfig) -> list[str]:
+    found = []
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if hidden % heads:
+        fitting = [n for n in range(1, hidden + 1) if hidden % n == 0 and hidden // n % 2 == 0]
+        near = min(fitting, key=lambda n: abs(n - heads), default=1)
+        found.append(
+            f"hidden_size {hidden} does not split into num_attention_heads {heads}; "
+            f"{near} heads would do."
+        )
+    elif config.position_encoding == "rotary" and config.head_dim % 2:
+        found.append(
+            f"hidden_size {hidden} and num_attention_heads {heads} make heads of {hidden // heads} "
+            "channels; rotary turns channels in pairs, so the number must be even."
+        )
+    outside = [i for i in config.nope_layers if not 0 <= i < config.num_hidden_layers]
+    if outside:
+        found.append(
+            f"nope_layers names {outside}; the layers are 0 to {config.num_hidden_layers - 1}."
+        )
+    return found

@@ -1,0 +1,377 @@
+"""RoFormer (Su et al., 2021) as Hugging Face models: the encoder and masked language modelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
+
+from rotary.embedding import RotaryEmbedding
+from rotary.errors import ConfigError, ShapeError
+from rotary.models.roformer.configuration_roformer import RoFormerConfig
+from rotary.models.roformer.heads import (
+    RoFormerLMHead,
+    RoFormerPooler,
+    check_labels,
+    finish,
+    first_token,
+    token_loss,
+)
+from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
+from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
+from rotary.models.roformer.token_layout import (
+    TokenLayout,
+    check_batch,
+    lay_end_to_end,
+    lay_in_rows,
+)
+from rotary.rotation import Rotation
+
+
+@dataclass
+class RoFormerModelOutput(ModelOutput):
+    """What the encoder returns; ``past_key_values`` is the cache's older name.
+
+    Args:
+        last_hidden_state: (batch, length, hidden size).
+        pooler_output: (batch, hidden size), with ``config.pooler_activation``.
+        cache: Keys and values for the next step of a decoder.
+        hidden_states: Output of the embeddings and of every layer, when asked for.
+        attentions: Probabilities of every layer, when asked for.
+    """
+
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    cache: Any = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class RoFormerModel(RoFormerPreTrainedModel):
+    """The encoder: tokens in, one vector for each out. No length is too long.
+
+    Example:
+        >>> config = RoFormerConfig(
+        ...     vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        ...     intermediate_size=32,
+        ... )
+        >>> RoFormerModel(config)(torch.tensor([[1, 2, 3]])).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config)
+        self.embeddings = RoFormerEmbeddings(config)
+        if config.embedding_size != config.hidden_size:
+            assert config.embedding_size is not None
+            self.embeddings_project = linear(config, config.embedding_size, config.hidden_size)
+        self.encoder = RoFormerEncoder(config)
+        if config.position_encoding == "rotary":
+            self.rope = RotaryEmbedding(
+                head_dim=config.head_dim, base=config.rotary_base, layout=config.rotary_layout
+            )
+        if config.pooler_activation is not None:
+            self.pooler = RoFormerPooler(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the token embedding."""
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        cache: Any = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Give every token its vector.
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 or True for real tokens, (batch, length); or, ready made and boolean,
+                which query sees which key, (batch, 1 or heads, length, keys).
+            token_type_ids: Segments, (batch, length); all 0 when None.
+            position_ids: Integers of any sign, (batch, length) or (length,). Counted from the first
+                real token of each document when None.
+            inputs_embeds: Token embeddings (batch, length, embedding size), instead of tokens.
+            document_ids: Documents of packed rows, (batch, length): 0 is padding; tokens with
+                different numbers never see each other.
+            cache: Keys and values of the tokens before these, in a decoder; transformers' cache.
+            past_key_values: The older name of ``cache``.
+            use_cache: Return such a cache; only a decoder has one.
+            output_attentions: Return the attention probabilities; needs
+                ``attn_implementation="eager"``.
+            output_hidden_states: Return the output of every layer.
+            return_dict: Return an object with names (the default) or a tuple.
+
+        Returns:
+            ``last_hidden_state`` (batch, length, hidden size), and what was asked for. What it says
+            at padding is of no meaning: zeros where padding is not computed.
+
+        Raises:
+            ShapeError: If inputs do not belong together.
+            ConfigError: If a token is not in the vocabulary, or probabilities are asked of an
+                attention that has none.
+        """
+        embeds = self._embed(input_ids, inputs_embeds)
+        shape = (embeds.shape[0], embeds.shape[1])
+        cache = self._cache(cache if past_key_values is None else past_key_values, use_cache)
+        num_cached = 0 if cache is None else cache.get_seq_length()
+        check_batch(
+            attention_mask,
+            document_ids,
+            position_ids,
+            token_type_ids,
+            shape=shape,
+            num_cached=num_cached,
+        )
+        layout = self._layout(
+            attention_mask, document_ids, position_ids, token_type_ids, shape, embeds.device, cache
+        )
+        if token_type_ids is not None:
+            token_type_ids = layout.lay(token_type_ids)
+        hidden = self.embeddings(layout.lay(embeds), token_type_ids)
+        if hasattr(self, "embeddings_project"):
+            hidden = self.embeddings_project(hidden)
+        with_attentions = self._wants_attentions(output_attentions)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        hidden, all_hidden, attentions = self.encoder(
+            hidden,
+            layout,
+            self._rotation(layout, hidden),
+            cache,
+            with_hidden=bool(output_hidden_states),
+        )
+        last = layout.unlay(hidden)
+        pooled = None
+        if hasattr(self, "pooler"):
+            pooled = self.pooler(first_token(last, attention_mask))
+        output = RoFormerModelOutput(
+            last_hidden_state=last,
+            pooler_output=pooled,
+            cache=cache,
+            hidden_states=tuple(layout.unlay(h) for h in all_hidden) if all_hidden else None,
+            attentions=attentions if with_attentions else None,
+        )
+        return finish(self.config, output, return_dict)
+
+    def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ConfigError(
+                "RoFormerModel: give either input_ids or inputs_embeds, one of the two."
+            )
+        if inputs_embeds is not None:
+            return inputs_embeds
+        assert input_ids is not None
+        if input_ids.ndim != 2:
+            raise ShapeError(
+                f"RoFormerModel: input_ids have shape {tuple(input_ids.shape)}; expected "
+                "(batch, length). For one text add the batch axis: input_ids[None]."
+            )
+        words = self.embeddings.word_embeddings
+        if (
+            input_ids.device.type == "cpu"
+            and input_ids.numel()
+            and not torch.compiler.is_compiling()
+        ):
+            low, high = input_ids.aminmax()
+            if low < 0 or high >= words.num_embeddings:
+                raise ConfigError(
+                    f"RoFormerModel: input_ids hold {int(low if low < 0 else high)}, but the "
+                    f"vocabulary has {words.num_embeddings} tokens; was the text encoded with this "
+                    "model's tokenizer?"
+                )
+        return words(input_ids)
+
+    def _cache(self, cache: Any, use_cache: bool | None) -> Any:
+        if not self.config.is_decoder:
+            if cache is not None or use_cache:
+                raise ConfigError(
+                    "RoFormerModel: a cache was asked for, but config.is_decoder is False; tokens "
+                    "that come later would change the cached ones."
+                )
+            return None
+        if cache is None and use_cache:
+            return DynamicCache(config=self.config)
+        return cache
+
+    def _layout(
+        self,
+        attention_mask: Tensor | None,
+        document_ids: Tensor | None,
+        position_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        shape: tuple[int, int],
+        device: torch.device,
+        cache: Any,
+    ) -> TokenLayout:
+        kind = self.config._attn_implementation
+        # Lengths would be constants of a compiled program, so a compiler gets rows and a mask.
+        if (
+            (kind == "rotary_packed" or kind.startswith("flash"))
+            and (attention_mask is None or attention_mask.ndim == 2)
+            and cache is None
+            and not self.config.is_prefix_lm
+            and not torch.compiler.is_compiling()
+        ):
+            return lay_end_to_end(
+                attention_mask,
+                document_ids,
+                position_ids,
+                shape=shape,
+                is_causal=self.config.is_decoder,
+                device=device,
+            )
+        num_cached = 0 if cache is None else cache.get_seq_length()
+        segments = token_type_ids if self.config.is_prefix_lm and int(num_cached) == 0 else None
+        return lay_in_rows(
+            attention_mask,
+            document_ids,
+            position_ids,
+            shape=shape,
+            is_causal=self.config.is_decoder,
+            device=device,
+            segments=segments,
+            num_cached=num_cached,
+            num_keys=None if cache is None else cache.get_mask_sizes(shape[1], 0)[0],
+        )
+
+    def _rotation(self, layout: TokenLayout, hidden: Tensor) -> Rotation | None:
+        """The one rotation of this forward pass; as exact as the model itself."""
+        if self.config.position_encoding != "rotary":
+            return None
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        return self.rope(layout.positions.to(hidden.device), dtype=dtype)
+
+    def _wants_attentions(self, asked: bool | None) -> bool:
+        wanted = self.config.output_attentions if asked is None else asked
+        if wanted and self.config._attn_implementation != "eager":
+            raise ConfigError(
+                "RoFormerModel: output_attentions needs attn_implementation='eager', which alone "
+                f"forms the probabilities; this model has {self.config._attn_implementation!r}. "
+                "Call model.set_attn_implementation('eager')."
+            )
+        return bool(wanted)
+
+
+class RoFormerLMModel(RoFormerPreTrainedModel):
+    """What language models share: the output layer is tied to the token embedding."""
+
+    cls: RoFormerLMHead
+    accepts_loss_kwargs = True
+    _tied_weights_keys = {  # noqa: RUF012 (transformers reads it from the class)
+        "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config)
+        if config.lm_head == "direct":  # No biases to tie.
+            weight, embedding = next(iter(self._tied_weights_keys.items()))
+            self._tied_weights_keys = {weight: embedding}
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The layer that gives the logits."""
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace it, and its bias with it."""
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+
+class RoFormerForMaskedLM(RoFormerLMModel):
+    """RoFormer with the masked-language-model head, its output layer tied to the embedding."""
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config)
+        if config.is_decoder:
+            raise ConfigError(
+                "RoFormerForMaskedLM: config.is_decoder is True, but masked tokens are predicted "
+                "from both sides; use is_decoder=False."
+            )
+        self.roformer = RoFormerModel(config)
+        self.cls = RoFormerLMHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Predict tokens; see :meth:`RoFormerModel.forward` for the inputs.
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 or True for real tokens.
+            token_type_ids: Segments.
+            position_ids: Integer positions.
+            inputs_embeds: Embeddings instead of tokens.
+            document_ids: Documents of packed rows.
+            labels: The right tokens, (batch, length), -100 where none is asked for.
+            num_items_in_batch: Divide the summed loss by this instead of by the number of labels;
+                the Trainer gives it when it accumulates gradients.
+            output_attentions: Return attention probabilities.
+            output_hidden_states: Return the output of every layer.
+            return_dict: Return an object with names or a tuple.
+
+        Returns:
+            ``loss`` when there are labels (0 where none is asked for) and ``logits``
+            (batch, length, vocabulary). With ``config.sparse_logits`` and labels the logits are
+            (labels, vocabulary), in the order of ``labels[labels != -100]``.
+        """
+        outputs = self.roformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            document_ids=document_ids,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = outputs.last_hidden_state
+        if labels is not None:
+            check_labels(type(self).__name__, labels, hidden)
+        if labels is not None and self.config.sparse_logits:
+            labelled = labels != -100
+            hidden, labels = hidden[labelled], labels[labelled]
+        logits = self.cls(hidden)
+        loss = None
+        if labels is not None:
+            loss = token_loss(logits, labels, num_items_in_batch)
+        output = MaskedLMOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+        return finish(self.config, output, return_dict)

@@ -1,0 +1,93 @@
+"""What all RoFormers share: initial weights, names in checkpoints, kinds of attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from rotary.models.roformer.configuration_roformer import RoFormerConfig
+from rotary.models.roformer.heads import RoFormerPredictions
+from rotary.models.roformer.layers import register_packed_attention
+from rotary.models.roformer.loading import STOCK_TABLE, check_loaded, rename_for
+
+_UNCUT = 1.13684723
+"""What undoes, in RoFormer-V2's rule, the loss of deviation by cutting a normal at two of it."""
+
+
+class RoFormerPreTrainedModel(PreTrainedModel):
+    """Base of all RoFormers, with and without a head.
+
+    ``attn_implementation`` is ``"rotary_packed"`` unless told otherwise: documents laid end to end,
+    no padding computed, no mask made. ``"sdpa"`` and ``"eager"`` compute rows with a mask and give
+    every token the same; ``"eager"`` alone can return its probabilities.
+    """
+
+    config_class = RoFormerConfig
+    base_model_prefix = "roformer"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ("RoFormerLayer",)
+    _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."),)
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        register_packed_attention()
+        super().__init__(config)
+
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        """Take ``rotary_packed`` where nothing else is asked for."""
+        requested = "rotary_packed" if requested_attention is None else requested_attention
+        return super().get_correct_attn_implementation(requested, is_init_check)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights and embeddings from a normal cut at two deviations, biases 0, norms 1 and 0."""
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            std = self.config.initializer_range
+            if std is None:
+                width = module.weight.shape[1]
+                std = _UNCUT / math.sqrt(width * max(1, self.config.num_hidden_layers))
+            init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        if isinstance(module, RoFormerPredictions) and module.bias is not None:
+            init.zeros_(module.bias)
+        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
+            init.zeros_(module.bias)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a folder or a model of the hub; see :class:`transformers.PreTrainedModel`.
+
+        Raises:
+            ConfigError: If the encoder would stay partly at random, or weights have no place in it.
+        """
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        check_loaded(info, f"{cls.base_model_prefix}.", pretrained_model_name_or_path)
+        return (model, info) if output_loading_info else model
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Load by name; transformers' frozen sine table is left out, the prefix may be missing.
+
+        Names with and without ``roformer.`` are taken. Everything else must match, or PyTorch
+        raises and lists it.
+        """
+        renamed = rename_for(self.state_dict(), state_dict, f"{self.base_model_prefix}.")
+        return super().load_state_dict(renamed, strict=strict, assign=assign)

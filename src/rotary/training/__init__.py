@@ -1,0 +1,1 @@
+"""Training: run config, one Trainer for all stages, exact resume, metrics, picture, report."""

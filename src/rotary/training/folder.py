@@ -1,0 +1,142 @@
+"""The folder of a run: what a run writes there, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rotary.errors import RunError
+from rotary.training import checkpoints, run_file
+from rotary.training.run_config import RunConfig
+
+Mode = Literal["new", "overwrite", "resume"]
+
+RUN_FILE = "run.toml"
+METRICS = "metrics.jsonl"
+PICTURE = "loss.png"
+REPORT = "report.md"
+WEIGHTS = "model.safetensors"
+CHECKPOINTS = "checkpoints"
+MODEL_FILES = (WEIGHTS, "config.json")
+# Names under which the tokenizers in use save themselves.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+)
+FILES = (METRICS, PICTURE, REPORT, *MODEL_FILES, *TOKENIZER_FILES, RUN_FILE)
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: The folder; it need not exist.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / CHECKPOINTS
+
+    def file(self, name: str) -> Path:
+        """A file of the run."""
+        return self.path / name
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun here."""
+        return self.file(RUN_FILE).is_file()
+
+    def check(self, mode: Mode) -> None:
+        """Refuse a folder that cannot be used as asked; nothing is changed.
+
+        Raises:
+            RunError: If the path is a file, cannot be written to, holds a run and ``mode`` is
+                ``"new"``, or holds files of others under names that a run writes.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"--output {self.path}: this is a file; give a folder.")
+        self._check_writable()
+        if self.holds_run:
+            if mode == "new":
+                raise RunError(
+                    f"--output {self.path}: this folder already holds a run. Use --resume to go on "
+                    "with it, --overwrite to replace it, or another folder."
+                )
+            return
+        foreign = [name for name in (*FILES, CHECKPOINTS) if self.file(name).exists()]
+        if foreign:
+            raise RunError(
+                f"--output {self.path}: {foreign[0]} there was not written by a run (there is no "
+                f"{RUN_FILE}) and would be replaced; give another folder."
+            )
+
+    def _check_writable(self) -> None:
+        existing = self.path
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
+            raise RunError(f"--output {self.path}: {existing} is a file; give a folder.")
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RunError(f"--output {self.path}: cannot write to {existing}: {reason}.") from None
+
+    def begin(self, config: RunConfig, record: dict[str, Any]) -> None:
+        """Make the folder, take away an earlier run, write the run file."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.clear()
+        header = (
+            "The settings of this run, all of them; `rotary pretrain --config` takes this file.\n"
+            "The table [record] says what it ran on."
+        )
+        text = run_file.to_toml(config, record, header)
+        checkpoints.write_atomically(self.file(RUN_FILE), text.encode("utf-8"))
+
+    def clear(self) -> None:
+        """Delete what a run wrote, and nothing else."""
+        for name in FILES:  # The run file last: until then the folder is known to hold a run.
+            if name == RUN_FILE:
+                checkpoints.remove_all(self.checkpoints)
+            self.file(name).unlink(missing_ok=True)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file of the run, whole or not at all."""
+        checkpoints.write_atomically(self.file(name), content)
+
+    def adopt(self, staging: Path, names: Sequence[str]) -> None:
+        """Move files that were written aside into the folder, each in one step."""
+        mode = self.file(RUN_FILE).stat().st_mode  # Some libraries write for the owner alone.
+        for name in names:
+            if (staging / name).exists():
+                (staging / name).chmod(mode)
+                os.replace(staging / name, self.file(name))
+
+    def read_run(self) -> tuple[RunConfig, dict[str, Any]]:
+        """The config and the record of the run in the folder.
+
+        Raises:
+            RunError: If its run file cannot be read.
+        """
+        import sys
+
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+
+        path = self.file(RUN_FILE)
+        try:
+            text = path.read_text(encoding="utf-8")
+            config = run_file.build(run_file.parse_toml(text, str(path)))
+            record: dict[str, Any] = tomllib.loads(text)[run_file.RECORD]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: cannot be read as a run's file: {error}") from None
+        return config, record

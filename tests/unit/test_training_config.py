@@ -1,0 +1,85 @@
+"""Run configs: checked as a whole, read from TOML and written back, shipped with the package."""
+
+import pytest
+
+from rotary.errors import ConfigError
+from rotary.training import run_file
+from rotary.training.run_config import DataOptions, RunConfig, Stage, TrainingOptions
+from rotary.training.stages import StageTable
+
+
+def shipped(name):
+    config = run_file.build(run_file.parse_toml(*run_file.read_config_text(name)))
+    config.check()
+    return config
+
+
+def test_the_paper_config_is_table_4():
+    stages = [(stage.length, stage.batch, stage.steps) for stage in shipped("paper").stages]
+    assert stages == [
+        (512, 256, 200_000),
+        (1536, 256, 12_500),
+        (256, 256, 120_000),
+        (128, 512, 80_000),
+        (1536, 256, 10_000),
+        (512, 512, 30_000),
+    ]
+
+
+def test_the_demo_has_stages_of_three_lengths_and_the_fast_attention():
+    demo = shipped("demo")
+    assert len({stage.length for stage in demo.stages}) >= 3
+    assert demo.model.attention_probs_dropout_prob == 0
+
+
+@pytest.mark.parametrize("name", run_file.shipped_configs())
+def test_shipped_configs_say_command_cost_and_expected_number(name):
+    text, _ = run_file.read_config_text(name)
+    header = text.split("\n\nseed")[0]
+    for word in ("Command:", "Cost:", "Expected:"):
+        assert word in header
+
+
+def test_a_config_survives_toml():
+    config = RunConfig(
+        training=TrainingOptions(learning_rate=1e-05, schedule="cosine", deterministic=False),
+        data=DataOptions(text_field='a "quoted" \\ f\u00efeld \x7f'),
+        stages=(Stage(64, 8, 10), Stage(128, 4, 5)),
+        tokenizer="C:\\tokens",
+        seed=3,
+    )
+    record = {"command": "x", "versions": {"torch": "2"}}
+    text = run_file.to_toml(config, record, header="Two\nlines")
+    assert run_file.build(run_file.parse_toml(text, "run.toml")) == config
+
+
+def test_every_problem_is_named_at_once():
+    config = RunConfig(
+        seed=-1,
+        training=TrainingOptions(learning_rate=0.0, warmup_steps=0),
+        data=DataOptions(mask_fraction=1.0),
+        stages=(Stage(64, 0, 10),),
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.check()
+    assert str(caught.value) == (
+        "seed is -1; it must be 0 or more. "
+        "data.mask_fraction is 1.0; it must be above 0 and below 1. "
+        "training.learning_rate is 0.0; it must be above 0. "
+        "stages[0].batch is 0; it must be at least 1."
+    )
+
+
+def test_every_setting_has_a_help_text():
+    import dataclasses
+
+    from docstring_parser import parse
+
+    for cls in (RunConfig, Stage, *run_file.SECTIONS.values()):
+        described = {parameter.arg_name for parameter in parse(cls.__doc__).params}
+        assert described == {field.name for field in dataclasses.fields(cls)}
+
+
+def test_a_step_belongs_to_one_stage():
+    table = StageTable([Stage(8, 1, 2), Stage(16, 1, 1), Stage(8, 1, 3)])
+    assert [table.stage_of(step).number for step in range(6)] == [1, 1, 2, 3, 3, 3]
