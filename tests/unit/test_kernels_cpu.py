@@ -27,7 +27,10 @@ def _poisoned_memory():
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.fixture(params=["plain", *(f"cpu:{i}" for i in range(3))])
+BACKENDS = ("plain", *(f"cpu:{i}" for i in range(max(1, len(cpu.instructions())))))
+
+
+@pytest.fixture(params=BACKENDS)
 def backend(request):
     """Plain PyTorch, and the compiled kernel with each instruction set of this processor."""
     name, _, level = request.param.partition(":")
@@ -35,8 +38,6 @@ def backend(request):
         yield name
         return
     assert cpu.MISSING is None, cpu.MISSING
-    if int(level) >= len(cpu.instructions()):
-        pytest.skip("this processor has no further instruction set")
     cpu._cpu.use_instructions(int(level))
     yield name
     cpu._cpu.use_instructions(0)

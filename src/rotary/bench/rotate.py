@@ -13,7 +13,7 @@ from rotary.bench.peers import PEERS, Peer, Turn
 from rotary.bench.suite import Record, Suite
 from rotary.bench.timing import Timing, interleave, interleave_with_floor
 from rotary.embedding import RotaryEmbedding
-from rotary.frequencies import Frequencies
+from rotary.frequencies import Frequencies, inverse_power
 from rotary.kernels import Backend, Layout, explain
 from rotary.kernels.reference import rotate_reference
 from rotary.rotation import Rotation
@@ -90,7 +90,7 @@ def _rope(layout: Layout, dim: int = 64) -> RotaryEmbedding:
 def _ropes(layout: Layout, shape: tuple[int, ...]) -> list[tuple[str, RotaryEmbedding, Tensor]]:
     """The kinds of tables with the positions they are made from."""
     batch, _, length, dim = shape
-    theta = _rope(layout, dim).frequencies.matrix[0]
+    theta = inverse_power(dim).matrix[0]
     side = int(length**0.5)
     grid = torch.stack((torch.arange(length) // side, torch.arange(length) % side), dim=-1)
     zero = [0.0] * (dim // 4)

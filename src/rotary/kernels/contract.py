@@ -67,8 +67,8 @@ def check_call(x: Tensor, cos: Tensor, sin: Tensor, length_axis: int) -> None:
         )
     if not cos.device == sin.device == x.device:
         raise ConfigError(
-            f"rotate: x is on {x.device}, cos on {cos.device} and sin on {sin.device}; move them "
-            "to one device, for instance with rotation.to(x.device)."
+            f"rotate: x is on {x.device}, cos on {cos.device} and sin on {sin.device}; move one of "
+            "them, for instance with rotation.to(x.device)."
         )
     # While compiling, sizes may be symbols, which a cache would pin to numbers.
     fits = _fits.__wrapped__ if torch.compiler.is_compiling() else _fits
