@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 FIGURES := decay wavelengths schedules grid resolution
 KATEX   := 0.19.1
 
-.PHONY: help setup demo test test-fast lint katex figures clean
+.PHONY: help setup demo test test-fast lint katex figures bench sanitize clean
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
@@ -15,7 +15,7 @@ setup: $(READY)  ## Make .venv with the pinned versions and the package itself.
 
 # PyTorch comes first, from the constraints, so that nothing pulls another build of it;
 # the package is built without isolation, so that its extension is compiled against that PyTorch.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py src/rotary/kernels/cpu.cpp src/rotary/kernels/cpu_rows.h
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel torch numpy
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
@@ -46,5 +46,24 @@ test: lint katex  ## Everything that CI checks.
 test-fast: lint  ## The same without the slow tests.
 	$(BIN)/python -m pytest -m "not slow"
 
+$(VENV)/.bench: $(READY)
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[bench]'
+	@touch $(VENV)/.bench
+
+bench: $(VENV)/.bench  ## Time everything beside its floors and peers (SUITE=rotate for one suite).
+	$(BIN)/rotary bench $(SUITE)
+
+# The sanitizer's own library must be the first in the process, Python's leaks are not ours, and the
+# test with two gigabytes of address space would fill the sanitizer's shadow memory.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+sanitize: $(READY)  ## Run the tests of the C++ kernel under the address sanitizer.
+	rm -rf build/sanitize build/sanitize.tmp
+	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
+	$(BIN)/python setup.py -q build --build-base build/sanitize.tmp --build-lib build/sanitize
+	grep -q __asan_init build/sanitize/rotary/kernels/_cpu*.so
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize \
+	$(BIN)/python -m pytest -s tests/unit/test_kernels_cpu.py -k "not two_to_the_31"
+
 clean:  ## Remove the environment and what the tools left.
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/*.egg-info
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/*.egg-info src/rotary/kernels/*.so
