@@ -291,8 +291,7 @@ SETTINGS = {
     "by name, are: demo, paper.",
     "--config papr": "Did you mean 'paper'?",
     "--resume --overwrite": "--resume and --overwrite exclude each other",
-    "--training.passes 3": "stages[0].batch is 64; it must share out evenly over 1 processes x 3 "
-    "passes, for instance 63.",
+    "--training.passes 3": "it must share out evenly over 1 processes x 3 passes, for instance",
     "--tokenizer nowhere": "nowhere: no such folder",
     "--output": "argument --output: expected one argument.",
 }

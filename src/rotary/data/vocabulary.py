@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from rotary.data.text import Document
 from rotary.errors import ConfigError, DataError
+from rotary.models import register
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _FILES = ("tokenizer.json", "vocab.txt", "*.model")
@@ -145,6 +146,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
             f"{folder}: there is no tokenizer in it; expected is one of {', '.join(_FILES)}, as "
             "tokenizer.save_pretrained writes them."
         )
+    register()  # transformers' own RoFormer tokenizer reads vocab.txt as characters, silently.
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False

@@ -12,7 +12,10 @@ from rotary.models.roformer import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
     RoFormerModel,
+    RoFormerTokenizer,
     RotaryRoFormerConfig,
+    check_fits,
+    train_vocabulary,
 )
 
 __all__ = [
@@ -26,6 +29,9 @@ __all__ = [
     "RoFormerForSequenceClassification",
     "RoFormerForTokenClassification",
     "RoFormerModel",
+    "RoFormerTokenizer",
     "RotaryRoFormerConfig",
+    "check_fits",
     "register",
+    "train_vocabulary",
 ]

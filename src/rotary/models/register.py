@@ -13,6 +13,7 @@ from rotary.models.roformer import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
     RoFormerModel,
+    RoFormerTokenizer,
     RotaryRoFormerConfig,
 )
 
@@ -29,7 +30,7 @@ AUTO_CLASSES = {
 
 
 def register() -> None:
-    """Let ``AutoModel...``, ``AutoConfig`` and pipelines build the models of this library.
+    """Let ``AutoModel...``, ``AutoConfig``, ``AutoTokenizer`` and pipelines build what is ours.
 
     Takes the place of transformers' own RoFormer for folders of model type ``roformer``, and adds
     ``rotary_roformer``. Nothing else changes, it may be called more than once, and it lasts until
@@ -47,6 +48,7 @@ def register() -> None:
     """
     for config_class in (RoFormerConfig, RotaryRoFormerConfig):
         transformers.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+        transformers.AutoTokenizer.register(config_class, RoFormerTokenizer, exist_ok=True)
         for name, model_class in AUTO_CLASSES.items():
             # The public `register` refuses a model that serves two config classes.
             mapping = getattr(transformers, name)._model_mapping

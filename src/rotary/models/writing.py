@@ -20,7 +20,7 @@ def load_writer(folder: str | Path) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     from rotary.models.register import register
-    from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
+    from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM, check_fits
 
     path = Path(folder)
     if not path.is_dir():
@@ -39,6 +39,7 @@ def load_writer(folder: str | Path) -> tuple[Any, Any]:
             )
         model = RoFormerForCausalLM.from_pretrained(path, use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
+        check_fits(tokenizer, model)
     except RunError:
         raise
     except Exception as error:  # Whatever transformers and safetensors raise on damaged files.

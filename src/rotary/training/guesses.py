@@ -44,8 +44,9 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
 
     Raises:
         RunError: If there is no such folder, or no model in it that can be loaded.
+        ConfigError: If the tokenizer in it is another model's.
     """
-    from rotary.models.roformer import RoFormerForMaskedLM
+    from rotary.models.roformer import RoFormerForMaskedLM, check_fits
 
     path = Path(folder)
     if not path.is_dir():
@@ -59,7 +60,9 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
     except Exception as error:  # Whatever transformers and safetensors raise on damaged files.
         reason = " ".join(str(error).split())
         raise RunError(f"{folder}: its model cannot be loaded: {reason}") from error
-    return model.eval(), load_tokenizer(path)
+    tokenizer = load_tokenizer(path)
+    check_fits(tokenizer, model)
+    return model.eval(), tokenizer
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from rotary.models.roformer.token_heads import (
     RoFormerForQuestionAnswering,
     RoFormerForTokenClassification,
 )
+from rotary.models.roformer.tokenization_roformer import RoFormerTokenizer
+from rotary.models.roformer.vocabulary import check_fits, read_vocabulary, train_vocabulary
 
 __all__ = [
     "RoFormerConfig",
@@ -27,5 +29,9 @@ __all__ = [
     "RoFormerForTokenClassification",
     "RoFormerModel",
     "RoFormerPreTrainedModel",
+    "RoFormerTokenizer",
     "RotaryRoFormerConfig",
+    "check_fits",
+    "read_vocabulary",
+    "train_vocabulary",
 ]
