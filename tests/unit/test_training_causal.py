@@ -23,6 +23,7 @@ from rotary.data.text import Document
 from rotary.data.vocabulary import frame, train_wordpiece
 from rotary.errors import DataError
 from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
+from rotary.models.roformer.configuration_roformer import ATTENTION_FORMS
 from rotary.training.task import LanguageModeling
 
 CAUSAL = ["--objective", "causal", "--tokenizer", "bytes"]
@@ -302,3 +303,23 @@ def test_causal_models_of_words_are_trained_too_and_resume_to_the_same_weights(t
     assert without_times(read_events(killed)) == without_times(events)
     assert "validation_bits_per_byte" not in events[-1]
     assert events[-1]["bigram_loss"] > 0
+
+
+@pytest.mark.skipif("performer" not in ATTENTION_FORMS, reason="the model has no performer yet")
+@pytest.mark.parametrize("name", ["performer", "performer-none"])
+def test_the_shipped_performer_trains_and_writes_when_it_is_small(name, tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    small = [
+        *("--model.hidden_size", "16", "--model.num_hidden_layers", "2"),
+        *("--model.num_attention_heads", "2", "--model.intermediate_size", "32"),
+        *("--training.passes", "1", "--training.workers", "0", "--training.precision", "float32"),
+        *("--stages", '[{"length":48,"batch":4,"steps":6}]', "--data.validation_length", "48"),
+        *("--training.learning_rate", "0.01", "--training.log_every", "1"),
+    ]
+    output = tmp_path / "run"
+    assert main(["pretrain", corpus, "--config", name, *small, "--output", str(output)]) == 0
+    losses = [event["loss"] for event in read_events(output) if event["event"] == "step"]
+    assert losses[-1] < losses[0] - 0.5
+    assert json.loads((output / "config.json").read_text())["attention_form"] == "performer"
+    capsys.readouterr()
+    assert generate(capsys, output, "The ", "--max-new-tokens", 8).startswith("The ")
