@@ -24,7 +24,7 @@ _AXES = {1: "w", 2: "hw", 3: "thw"}
 
 def sequence(
     length: int,
-    offset: int | Integer[Tensor, " batch"] = 0,
+    offset: int | Integer[Tensor, "*batch"] = 0,
     *,
     device: torch.device | str | None = None,
 ) -> Int[Tensor, "*batch length"]:

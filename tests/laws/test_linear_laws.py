@@ -115,12 +115,12 @@ def test_the_future_moves_no_earlier_output(problem, data):
 @given(problem=problems(), chunk=st.integers(1, 30), elements=st.integers(1, 4000))
 def test_chunks_and_blocks_change_nothing(problem, chunk, elements):
     whole = attend(problem, causal=True)
-    kept = walk._CPU_ELEMENTS_PER_THREAD
-    walk._CPU_ELEMENTS_PER_THREAD = elements
+    kept = walk.CPU_ELEMENTS_PER_THREAD
+    walk.CPU_ELEMENTS_PER_THREAD = elements
     try:
         cut = attend(problem, causal=True, chunk_size=chunk)
     finally:
-        walk._CPU_ELEMENTS_PER_THREAD = kept
+        walk.CPU_ELEMENTS_PER_THREAD = kept
     torch.testing.assert_close(cut, whole, rtol=1e-10, atol=1e-10)
 
 

@@ -9,7 +9,7 @@ from transformers.models.roformer.modeling_roformer import (
     RoFormerForMaskedLM as StockForMaskedLM,
 )
 
-from rotary import RotaryEmbedding
+from rotary import RotaryEmbedding, models
 from rotary.models import RoFormerConfig, RoFormerForMaskedLM, RoFormerModel
 
 SIZES = {
@@ -160,3 +160,47 @@ def test_ours_runs_beyond_the_length_where_stock_stops():
     table.weight = torch.nn.Parameter(torch.zeros(1701, 16, dtype=torch.float64))
     expected = real(with_exact_table(stock)(**batch).logits, batch)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+
+
+HEADS = {
+    "RoFormerForCausalLM": ["logits"],
+    "RoFormerForSequenceClassification": ["logits"],
+    "RoFormerForTokenClassification": ["logits"],
+    "RoFormerForQuestionAnswering": ["start_logits", "end_logits"],
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_that_is_right_there_gives_the_same(name, tmp_path):
+    """Its multiple choice reads padding, so it is not among them."""
+    torch.manual_seed(1)
+    extra = {"num_labels": 3, "is_decoder": name == "RoFormerForCausalLM"}
+    stock = getattr(transformers, name)(transformers.RoFormerConfig(**SIZES, **extra)).eval()
+    stock.save_pretrained(tmp_path / "stock")
+    ours = getattr(models, name).from_pretrained(tmp_path / "stock").double()
+    stock = with_exact_table(stock.double())
+    batch = {n: t[:2] for n, t in batch_of(9).items()}
+    expected, got = stock(**batch), ours(**batch)
+    tokens = batch["attention_mask"].bool()
+    for field in HEADS[name]:
+        a, b = got[field], expected[field]
+        a, b = (a, b) if a.shape[:2] != tokens.shape else (a[tokens], b[tokens])
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    ours.float().save_pretrained(tmp_path / "ours")
+    back = getattr(transformers, name).from_pretrained(tmp_path / "ours")
+    stock, got = stock.float(), back(**batch)
+    for field in HEADS[name]:
+        torch.testing.assert_close(got[field], stock(**batch)[field], rtol=0, atol=1e-4)
+
+
+def test_stock_and_ours_write_the_same():
+    torch.manual_seed(1)
+    config = transformers.RoFormerConfig(**SIZES, is_decoder=True)
+    stock = with_exact_table(transformers.RoFormerForCausalLM(config).double()).eval()
+    ours = models.RoFormerForCausalLM(RoFormerConfig(**SIZES, is_decoder=True)).double().eval()
+    ours.load_state_dict(stock.state_dict())
+    ids = torch.randint(1, 50, (2, 5))
+    how = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    for beams in (1, 3):
+        expected = stock.generate(ids, num_beams=beams, **how)
+        assert torch.equal(ours.generate(ids, num_beams=beams, **how), expected)

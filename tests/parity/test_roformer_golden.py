@@ -1,22 +1,14 @@
 """RoFormer against golden numbers and against the rotation that they were made with."""
 
-import importlib.util
-import pathlib
-
+import golden_roformer as golden
 import pytest
 import torch
 
 from rotary import RotaryEmbedding
-from rotary.models import RoFormerConfig, RoFormerForMaskedLM
-
-_spec = importlib.util.spec_from_file_location(
-    "golden_roformer", pathlib.Path(__file__).with_name("golden_roformer.py")
-)
-golden = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(golden)
+from rotary.models import RoFormerConfig, RoFormerForCausalLM, RoFormerForMaskedLM
 
 
-def tiny_model(**config):
+def tiny_model(cls=RoFormerForMaskedLM, **config):
     values = {
         "vocab_size": 12,
         "hidden_size": 8,
@@ -25,7 +17,7 @@ def tiny_model(**config):
         "intermediate_size": 16,
         "type_vocab_size": 2,
     }
-    model = RoFormerForMaskedLM(RoFormerConfig(**values, **config)).double().eval()
+    model = cls(RoFormerConfig(**values, **config)).double().eval()
     parameters = dict(model.named_parameters())
     assert sorted(parameters) == sorted(golden.PARAMETERS)
     with torch.no_grad():
@@ -71,6 +63,22 @@ def test_a_ready_made_mask_gives_the_unilm_numbers():
     logits = tiny_model()(
         golden.INPUT_IDS[:1], token_type_ids=golden.TOKEN_TYPE_IDS[:1], attention_mask=mask
     ).logits
+    torch.testing.assert_close(logits, golden.UNILM_LOGITS, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "rotary_packed"])
+def test_the_causal_model_gives_the_golden_numbers(attention):
+    """RoFormer-GPT."""
+    model = tiny_model(RoFormerForCausalLM, is_decoder=True)
+    model.set_attn_implementation(attention)
+    logits = model(golden.INPUT_IDS[:1]).logits
+    torch.testing.assert_close(logits, golden.CAUSAL_LOGITS, rtol=0, atol=1e-9)
+
+
+def test_the_prefix_model_gives_the_golden_numbers():
+    """RoFormer-Sim."""
+    model = tiny_model(RoFormerForCausalLM, is_decoder=True, is_prefix_lm=True)
+    logits = model(golden.INPUT_IDS[:1], token_type_ids=golden.TOKEN_TYPE_IDS[:1]).logits
     torch.testing.assert_close(logits, golden.UNILM_LOGITS, rtol=0, atol=1e-9)
 
 

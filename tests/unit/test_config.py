@@ -218,6 +218,7 @@ def test_transformers_reads_what_is_written():
         assert from_config(theirs) == VALUES[name]
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_to_config_refuses_what_it_cannot_write():
     with pytest.raises(ConfigError, match="give Frequencies"):
         to_config(64)

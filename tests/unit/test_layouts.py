@@ -138,6 +138,7 @@ WRONG = {
 }
 
 
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said(case):
     make, kind, message = WRONG[case]

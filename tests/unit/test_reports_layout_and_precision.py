@@ -107,6 +107,7 @@ def test_huggingface_transformers_47403_a_subset_of_the_heads():
     assert torch.equal(turned[:, 1:], x[:, 1:])
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_lucidrains_x_transformers_250_the_pairs_have_a_name():
     """Also lucidrains/rotary-embedding-torch 47, which asks for the second layout."""
     for layout, pairs in (("interleaved", [(0, 1), (2, 3)]), ("half", [(0, 2), (1, 3)])):

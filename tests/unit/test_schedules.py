@@ -170,6 +170,37 @@ def test_a_length_gives_the_same_alone_and_in_a_batch(schedule, length):
     assert isinstance(schedule, LengthSchedule)
 
 
+LOUD = Frequencies(PLAIN.matrix, amplitude=1.5)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda f: linear(f, 2.0),
+        lambda f: ntk(f, 2.0),
+        lambda f: llama3(f),
+        lambda f: yarn(f, 2.0, 64, amplitude=1.0),
+        lambda f: sections(f, (32, 16, 16)),
+        lambda f: assign_axes(f, [0] * 64),
+        lambda f: per_head(f, None),
+        lambda f: dynamic_ntk(f, 2.0, 8).at(100),
+        lambda f: longrope(f, [1.0] * 64, [2.0] * 64, 8, amplitude=1.0).at(100),
+    ],
+)
+def test_the_amplitude_of_what_is_scaled_is_kept(schedule):
+    assert schedule(LOUD).amplitude == 1.5
+    assert schedule(PLAIN).amplitude == 1.0
+
+
+def test_amplitudes_of_a_batch():
+    lengths = torch.tensor([4, 8, 9])
+    assert dynamic_ntk(LOUD, 2.0, 8).at(lengths)[1].tolist() == [1.5] * 3
+    both = longrope(LOUD, [1.0] * 64, [2.0] * 64, 8, amplitude=(2.0, 4.0))
+    assert both.at(lengths)[1].tolist() == [3.0, 3.0, 6.0]
+    assert (both.at(8).amplitude, both.at(9).amplitude) == (3.0, 6.0)
+    assert both.constant_amplitude is None
+
+
 def test_longrope_changes_after_the_original_length():
     schedule = longrope(PLAIN, [2.0] * 64, [4.0] * 64, 2048)
     assert schedule.at(2048) == Frequencies(PLAIN.matrix / 2)
@@ -285,6 +316,7 @@ WRONG = {
 }
 
 
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said(case):
     make, message = WRONG[case]

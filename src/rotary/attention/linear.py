@@ -9,6 +9,7 @@ are rotated *after* the feature map; which features the denominator uses is the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Literal, overload
 
@@ -139,7 +140,7 @@ def linear_attention(
         check_form(form, the_map, each, causal=causal)
     valid = None if key_padding_mask is None else check_key_padding_mask(key_padding_mask, k)
     features = FormFeatures(form, the_map, rotation, key_rotation, valid, sum_dtype(q, k, v, state))
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device.type):
         features, q, k = _map_whole(features, q, k)
         features.check(q, k)
         output, memory, key_sum = attend(features, q, k, v, state, causal, chunk_size)
@@ -151,6 +152,13 @@ def linear_attention(
         count = real + torch.zeros_like(count)
     position = count if state is None else count + state.position
     return output, LinearState(memory, key_sum, position)
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Autocast would do the sums in half precision; entering it for nothing costs a token dear."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def _feature_map(
@@ -195,10 +203,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, chunk_size:
             raise DtypeError(
                 f"linear_attention: {name} is {each.dtype}; it must be real floating point."
             )
-    listing = "\n".join(
-        f"  {name}  {tuple(each.shape)}  {each.dtype}"
-        for name, each in (("q", q), ("k", k), ("v", v))
-    )
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
         why = "q, k and v need the same number of axes, at least length and channels"
     elif q.shape[-1] != k.shape[-1]:
@@ -218,6 +222,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, chunk_size:
         raise ConfigError(f"linear_attention: chunk_size is {chunk_size}; it must be 1 or more.")
     else:
         return
+    tensors = (("q", q), ("k", k), ("v", v))
+    listing = "\n".join(f"  {name}  {tuple(each.shape)}  {each.dtype}" for name, each in tensors)
     raise ShapeError(
         f"linear_attention: {why}.\n{listing}\nExpected q (..., heads, L, D), k (..., key heads, "
         "S, D), v (..., key heads, S, any dim)."

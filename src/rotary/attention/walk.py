@@ -16,8 +16,8 @@ from rotary.attention.scan import Carry, is_transformed, scan
 from rotary.attention.state import LinearState
 
 # Elements of one temporary of a block: on a CPU they should stay in each core's own cache.
-_CPU_ELEMENTS_PER_THREAD = 3 * 2**15
-_GPU_ELEMENTS = 2**24
+CPU_ELEMENTS_PER_THREAD = 3 * 2**15
+GPU_ELEMENTS = 2**24
 
 
 def attend(
@@ -35,7 +35,7 @@ def attend(
     M = features.num_features(q.shape[-1])
     carry = _start(features, state, (*lead, M, value_dim), like=v)
     grouped = _Grouped(features, G, q.shape[:-2].numel() // max(G, 1), v.dtype)
-    rows = _rows_of_block(q.device, q.shape[:-2].numel() * max(M, value_dim))
+    rows = rows_of_block(q.device, q.shape[:-2].numel() * max(M, value_dim))
     captured = features.tables()
     if causal:
         blocks = core.blocks_of(length, chunk=chunk, rows=rows)
@@ -133,11 +133,11 @@ def _start(
     return _pack(memory, memory.new_zeros(memory.shape[:2]) if features.is_divided else None)
 
 
-def _rows_of_block(device: torch.device, row_elements: int) -> int:
+def rows_of_block(device: torch.device, row_elements: int) -> int:
     """How many rows a block has at most."""
     if is_transformed():
         return sys.maxsize
-    elements = _GPU_ELEMENTS
+    elements = GPU_ELEMENTS
     if device.type == "cpu":
-        elements = _CPU_ELEMENTS_PER_THREAD * torch.get_num_threads()
+        elements = CPU_ELEMENTS_PER_THREAD * torch.get_num_threads()
     return max(1, elements // max(1, row_elements))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from rotary.attention import walk
 from rotary.attention.feature_maps import elu_plus_one
 from rotary.attention.linear import linear_attention
 from rotary.attention.reference import linear_attention_reference, weights_reference
@@ -129,6 +130,33 @@ def _against_softmax(record: Record, time: Timer) -> None:
         if not trains:
             overhead = linear.seconds / plain.seconds
             record.at_most(f"{section}, with RoPE against without", overhead, 1.25)
+            _where_rope_goes(record, time, linear.seconds - plain.seconds)
+
+
+def _where_rope_goes(record: Record, time: Timer, overhead: float) -> None:
+    """Two parts: turning queries and keys, block by block, and a denominator of its own.
+
+    Without RoPE numerator and denominator share their features, so the denominator is the row sum
+    of scores that exist anyway; with it, the unturned features are summed separately.
+    """
+    section, length = "where RoPE's overhead goes, 16384 tokens", 16_384
+    rows = max(64, walk.rows_of_block(torch.device(record.device), HEADS * DIM) // 64 * 64)
+    q, k, _ = _inputs(length, record.device)
+    rotation = RotaryEmbedding(head_dim=DIM)(torch.arange(length, device=record.device))
+
+    def turn() -> None:
+        for start in range(0, length, rows):
+            part = slice(start, min(start + rows, length))
+            rotation[part](q[:, :, part], k[:, :, part])
+
+    (turning,) = time({"turning q and k": turn}, repeats=max(5, record.repeats // 2)).values()
+    record.row(section, "turning q and k", turning, ms=1e3 * turning.seconds)
+    record.row(
+        section,
+        "the denominator's own sums (the rest)",
+        ms=1e3 * (overhead - turning.seconds),
+        note="by difference",
+    )
 
 
 def _long(record: Record, time: Timer) -> None:
@@ -149,7 +177,7 @@ def _long(record: Record, time: Timer) -> None:
 
 
 _PEAK = """
-import resource, torch
+import ctypes, resource, torch
 from rotary import RotaryEmbedding
 from rotary.attention import linear_attention
 def resident():
@@ -161,6 +189,10 @@ rotation = RotaryEmbedding(head_dim={dim})(torch.arange({length}))
 with torch.no_grad():
     linear_attention(q[:, :, :2048], k[:, :, :2048], v[:, :, :2048], rotation=rotation[:2048],
                      causal=True)
+    try:  # What the warming call freed is not part of the inputs.
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:
+        pass
     before = resident()
     out = linear_attention(q, k, v, rotation=rotation, causal=True)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -16,7 +16,7 @@ from rotary.testing import assert_matches_reference
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that short sequences cross many of their borders."""
-    monkeypatch.setattr(walk, "_CPU_ELEMENTS_PER_THREAD", 64)
+    monkeypatch.setattr(walk, "CPU_ELEMENTS_PER_THREAD", 64)
 
 
 def close(actual, expected, bound=1e-11):
@@ -148,7 +148,20 @@ def test_cross_attention_with_positions_of_its_own(small_blocks):
     close(out, linear_attention_reference(above, below, v))
 
 
-def test_positions_per_sequence_and_tables_per_head():
+def test_tables_per_head_and_of_two_axes():
+    """Every head its own frequencies; positions are (row, column) pairs."""
+    q, k, v = torch.randn(3, 2, 3, 20, 8, dtype=torch.float64)
+    positions = torch.randint(-9, 9, (20, 2)).double()
+    angles = positions @ torch.randn(3, 2, 4, dtype=torch.float64)  # (heads, length, planes)
+    tables = Rotation(angles.cos()[None], angles.sin()[None], "half")
+    out = linear_attention(q, k, v, rotation=tables, causal=True, chunk_size=4)
+    for head in range(3):
+        turn = Rotation(angles[head].cos(), angles[head].sin(), "half")
+        one = linear_attention(q[:, head], k[:, head], v[:, head], rotation=turn, causal=True)
+        close(out[:, head], one)
+
+
+def test_positions_per_sequence():
     rope = RotaryEmbedding(head_dim=8)
     q, k, v = torch.randn(3, 2, 3, 20, 8, dtype=torch.float64)
     positions = torch.randint(0, 99, (2, 20))
@@ -161,7 +174,7 @@ def test_positions_per_sequence_and_tables_per_head():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gradcheck_of_output_and_state(form, small_blocks):
-    case = draw(batch=1, heads=2, key_heads=1, length=7, dim=4, value_dim=3)
+    case = draw(batch=1, heads=2, key_heads=1, length=5, dim=4, value_dim=3)
     state = linear_attention(
         case.q, case.k, case.v, rotation=case.rotation, form=form, causal=True, return_state=True
     )[1]
@@ -181,13 +194,28 @@ def test_gradcheck_of_output_and_state(form, small_blocks):
 
 
 def test_gradcheck_without_causality(small_blocks):
-    case = draw(batch=1, heads=2, key_heads=1, length=7, dim=4, value_dim=3)
+    case = draw(batch=1, heads=2, key_heads=1, length=5, dim=4, value_dim=3)
 
     def call(q, k, v):
         return linear_attention(q, k, v, rotation=case.rotation)
 
     assert gradcheck(call, (case.q, case.k, case.v))
     assert gradgradcheck(call, (case.q, case.k, case.v))
+
+
+def test_only_the_inputs_and_the_states_between_blocks_are_kept(small_blocks):
+    """64 rows, blocks of 4: backward recomputes everything else."""
+    case = draw(batch=1, heads=2, key_heads=2, length=64, dim=8, value_dim=8)
+    kept = {}
+
+    def pack(x):
+        kept[x.data_ptr()] = x.numel()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        linear_attention(case.q, case.k, case.v, rotation=case.rotation, causal=True, chunk_size=4)
+    state = 2 * (8 * 8 + 8)
+    assert sum(kept.values()) == 3 * case.q.numel() + (64 // 4) * state
 
 
 def test_learnable_tables_get_their_gradient(small_blocks):

@@ -14,7 +14,7 @@ from rotary.errors import ConfigError, DtypeError, ShapeError
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(walk, "_CPU_ELEMENTS_PER_THREAD", 4096)
+    monkeypatch.setattr(walk, "CPU_ELEMENTS_PER_THREAD", 4096)
 
 
 def ones(*shape, dtype=torch.float32):

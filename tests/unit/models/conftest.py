@@ -1,9 +1,14 @@
 """Tiny models and batches that several test files share."""
 
+import pathlib
+import sys
+
 import pytest
 import torch
 
 from rotary.models import RoFormerConfig
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # For the helpers beside the tests.
 
 SIZES = {
     "vocab_size": 50,
