@@ -6,12 +6,17 @@ import io
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from rotary import models
 from rotary.models import RoFormerConfig
 
-NAMES = [name for name in models.__all__ if name.startswith("RoFormer") and "Config" not in name]
-CLASSES = [getattr(models, name) for name in NAMES]
+CLASSES = [
+    value
+    for value in map(models.__dict__.get, models.__all__)
+    if isinstance(value, type) and issubclass(value, PreTrainedModel)
+]
+NAMES = [value.__name__ for value in CLASSES]
 LANGUAGE = [models.RoFormerForMaskedLM, models.RoFormerForCausalLM]
 
 
