@@ -6,17 +6,12 @@ import io
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from rotary import models
 from rotary.models import RoFormerConfig
 
-CLASSES = [
-    value
-    for value in map(models.__dict__.get, models.__all__)
-    if isinstance(value, type) and issubclass(value, PreTrainedModel)
-]
-NAMES = [value.__name__ for value in CLASSES]
+NAMES = [name for name in models.__all__ if name.startswith(("RoFormerFor", "RoFormerModel"))]
+CLASSES = [getattr(models, name) for name in NAMES]
 LANGUAGE = [models.RoFormerForMaskedLM, models.RoFormerForCausalLM]
 
 

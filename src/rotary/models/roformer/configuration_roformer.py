@@ -8,11 +8,12 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from rotary.attention.performer import default_num_features
 from rotary.errors import ConfigError, one_of
 from rotary.kernels.contract import LAYOUTS, Layout
 
 POSITION_ENCODINGS = ("rotary", "none")
-ATTENTION_FORMS = ("softmax",)
+ATTENTION_FORMS = ("softmax", "numerator", "cosine", "performer")
 NORM_TYPES = ("layer_norm", "rms_norm")
 NORM_POSITIONS = ("post", "pre")
 POOLINGS = ("first", "mean")
@@ -60,10 +61,21 @@ class RoFormerConfig(PreTrainedConfig):
         layer_norm_eps: Added to variances; 1e-12 is what the released weights were trained with.
         pad_token_id: The token of padding; it is never attended to only by ``attention_mask``.
         rotary_value: Rotate the values too (the small ELECTRA models).
-        use_cache: Return the keys and values of a decoder for the next step.
+        use_cache: Return the keys and values of a decoder for the next step, or, with linear
+            attention, its state.
         is_decoder: Let a token see only what came before it.
         position_encoding: How positions enter: ``"rotary"``, or ``"none"``.
-        attention_form: ``"softmax"``.
+        attention_form: ``"softmax"``, or one whose cost is linear in the length:
+            ``"numerator"`` (features ``elu(x) + 1``, turned in the numerator only: the first post),
+            ``"cosine"`` (weights ``1 + cos``) or ``"performer"`` (FAVOR+, features turned as in the
+            paper's eq. 19). All four have the same weights, so a softmax checkpoint can be loaded
+            as any of them and trained on. A linear form has no probabilities, so
+            ``attention_probs_dropout_prob`` plays no part in it.
+        num_features: Random features of a head, for ``"performer"``; about
+            ``head_dim * ln(head_dim)`` when None.
+        redraw_interval: Training steps between two draws of these features; None never redraws.
+            See :meth:`RoFormerPreTrainedModel.set_training_step`.
+        feature_seed: Seed of the draws; every layer has its own from it.
         norm_type: ``"layer_norm"``, or ``"rms_norm"``, which has no weights (RoFormer-V2).
         norm_position: Normalise after each sub-layer is added (``"post"``, the paper) or before
             each sub-layer (``"pre"``, with one more norm at the end).
@@ -123,6 +135,9 @@ class RoFormerConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     position_encoding: str = "rotary"
     attention_form: str = "softmax"
+    num_features: int | None = None
+    redraw_interval: int | None = 1000
+    feature_seed: int = 0
     norm_type: str = "layer_norm"
     norm_position: str = "post"
     rotary_layout: Layout = "interleaved"
@@ -151,11 +166,26 @@ class RoFormerConfig(PreTrainedConfig):
         problems += _problems(self)
         if problems:
             raise ConfigError("RoFormerConfig: " + "\n  ".join(problems))
+        if self.attention_form == "performer" and self.num_features is None:
+            self.num_features = default_num_features(self.head_dim)
 
     @property
     def head_dim(self) -> int:
         """Channels of one head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether attention costs the same for every token, however long the text."""
+        return self.attention_form != "softmax"
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels that turn: those of a head, or the random features of one."""
+        if self.attention_form == "performer":
+            assert self.num_features is not None
+            return self.num_features
+        return self.head_dim
 
     @property
     def rotary_base(self) -> float:
@@ -213,7 +243,10 @@ class RoFormerConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read either model type; see :class:`transformers.PreTrainedConfig`."""
-        return super().from_dict(_as_type(config_dict, cls.model_type), **kwargs)
+        # transformers would set what is given beside the file afterwards, unchecked.
+        own = {name: kwargs.pop(name) for name in RoFormerConfig.__annotations__.keys() & kwargs}
+        values = {**_as_type(config_dict, cls.model_type), **own}
+        return super().from_dict(values, **kwargs)
 
 
 class RotaryRoFormerConfig(RoFormerConfig):
@@ -288,9 +321,42 @@ def _problems(config: RoFormerConfig) -> list[str]:
         found.append("add_cross_attention is True; this RoFormer has no cross attention.")
     if config.is_prefix_lm and not (config.is_decoder and config.type_vocab_size >= 2):
         found.append("is_prefix_lm needs is_decoder=True and two segments (type_vocab_size=2).")
+    if config.is_linear:
+        found += _linear_problems(config)
     kind = (config.rope_parameters or {}).get("rope_type", "default")
     if kind != "default":
         found.append(one_of("rope_parameters['rope_type']", kind, ("default",)))
+    return found
+
+
+def _linear_problems(config: RoFormerConfig) -> list[str]:
+    form = config.attention_form
+    found = [
+        f"{name} is True, but attention_form is {form!r}; {why}"
+        for name, why in (
+            ("is_prefix_lm", "which pairs of tokens see each other is free in 'softmax' alone."),
+            ("rotary_value", "the values are turned in 'softmax' alone."),
+        )
+        if getattr(config, name)
+    ]
+    if form != "performer":
+        return found
+    for name, least, accepts_none in (
+        ("num_features", 1, True),
+        ("redraw_interval", 1, True),
+        ("feature_seed", 0, False),
+    ):
+        value = getattr(config, name)
+        if value is None and accepts_none:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            more = ", or None" if accepts_none else ""
+            found.append(f"{name} is {value!r}; it is a whole number, {least} or more{more}.")
+        elif name == "num_features" and value % 2 and config.position_encoding == "rotary":
+            found.append(
+                f"num_features is {value}; rotary turns the features in pairs, so the number must "
+                f"be even: {value + 1} would do."
+            )
     return found
 
 

@@ -13,8 +13,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from rotary._shapes import Float
+from rotary.attention.performer import FavorFeatures
 from rotary.attention.softmax import packed_attention
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
+from rotary.models.roformer.linear_layers import attend_linearly
 from rotary.models.roformer.token_layout import TokenLayout
 from rotary.rotation import Rotation
 
@@ -144,7 +146,7 @@ class RoFormerEmbeddings(nn.Module):
 
 
 class RoFormerSelfAttention(nn.Module):
-    """Project, rotate queries and keys, attend."""
+    """Project, rotate queries and keys (in the linear forms their features), attend."""
 
     def __init__(self, config: RoFormerConfig, layer_idx: int) -> None:
         super().__init__()
@@ -156,18 +158,40 @@ class RoFormerSelfAttention(nn.Module):
         self.value = linear(config, config.hidden_size, config.hidden_size)
         self.is_causal = config.is_decoder
         self.rotates = config.position_encoding == "rotary" and layer_idx not in config.nope_layers
+        self.favor = None
+        if config.attention_form == "performer":
+            self.favor = FavorFeatures(
+                config.head_dim,
+                config.num_features,
+                seed=(config.feature_seed << 16) + layer_idx,
+                redraw_interval=config.redraw_interval,
+            )
 
     def forward(
         self, hidden: Tensor, layout: TokenLayout, rotation: Rotation | None, cache: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended values (batch, length, hidden) and, if eager, the probabilities."""
+        if not self.rotates:
+            rotation = None
         q, k, v = (
             linear(hidden).unflatten(-1, (self.num_heads, -1))
             for linear in (self.query, self.key, self.value)
         )
-        if self.rotates and rotation is not None:
-            if rotation.cos.device != q.device:  # Layers spread over devices.
-                rotation = rotation.to(q.device)
+        if rotation is not None and rotation.cos.device != q.device:  # Spread over devices.
+            rotation = rotation.to(q.device)
+        if self.config.is_linear:
+            mixed = attend_linearly(
+                q,
+                k,
+                v,
+                layout,
+                rotation,
+                attention_form=self.config.attention_form,
+                favor=self.favor,
+                layer_state=None if cache is None else cache.layers[self.layer_idx],
+            )
+            return mixed.flatten(2), None
+        if rotation is not None:
             q, k = rotation(q, k, length_axis=-3)
             if self.config.rotary_value:
                 v = rotation(v, length_axis=-3)

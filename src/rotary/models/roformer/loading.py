@@ -12,6 +12,9 @@ from rotary.errors import ConfigError
 STOCK_TABLE = "encoder.embed_positions.weight"
 """The frozen sine table in transformers' state dicts; ours are made exactly, for any length."""
 
+DRAWS = r"\.favor\.projection$"
+"""The Performer's draws, as a pattern: they follow from the config where a file has none."""
+
 BASE_PARTS = ("embeddings.", "embeddings_project.", "encoder.", "pooler.")
 
 
