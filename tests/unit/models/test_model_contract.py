@@ -10,7 +10,7 @@ import torch
 from rotary import models
 from rotary.models import RoFormerConfig
 
-NAMES = [name for name in models.__all__ if name.startswith("RoFormer") and "Config" not in name]
+NAMES = [name for name in models.__all__ if name.startswith(("RoFormerFor", "RoFormerModel"))]
 CLASSES = [getattr(models, name) for name in NAMES]
 LANGUAGE = [models.RoFormerForMaskedLM, models.RoFormerForCausalLM]
 
