@@ -1,5 +1,7 @@
 """A Performer's random features in a run: new every so many steps, the same after a resume."""
 
+import itertools
+
 import pytest
 import torch
 from rich.console import Console
@@ -82,7 +84,7 @@ def whole(tmp_path_factory):
 def test_the_draws_change_when_it_is_time_and_not_between(whole):
     _, seen = whole
     assert len(seen) == 7
-    same = [torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False)]
+    same = [torch.equal(a, b) for a, b in itertools.pairwise(seen)]
     assert same == [True, False, True, False, True, False]
 
 
