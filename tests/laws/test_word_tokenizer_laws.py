@@ -33,7 +33,18 @@ ODD = [
     "İ",
     "ΑΣ",
 ]
-ODD += ["\u0301", "\u0323\u0301", "\u302e\u0323", "\u3000", "\x00", "\u2028", "\ufffd", "豈", "𠀀"]
+ODD += [
+    "\u0301",
+    "\u0323\u0301",
+    "\u302e\u0323",
+    "\u3000",
+    "\x00",
+    "\u2028",
+    "\ufffd",
+    "豈",
+    "𠀀",
+    "\U0001d16d\U0001d165",
+]
 ODD += [
     "C++",
     "3.14%",
@@ -104,6 +115,7 @@ def test_what_no_token_covers_was_to_be_dropped(text):
 
 
 @given(texts)
+@example("".join(ODD))
 def test_normalisation_is_that_of_the_plain_algorithm_however_it_is_reached(text):
     normalizer = TOKENIZER._text_encoder().normalizer
     normal, alignment = normalizer.align(text)

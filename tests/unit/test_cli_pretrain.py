@@ -281,6 +281,8 @@ SETTINGS = {
     "--model.hidden_size abc": "model.hidden_size is 'abc'; it must be a whole number.",
     "--training.schedule linaer": "training.schedule is 'linaer'; accepted are 'constant', "
     "'linear', 'cosine'. Did you mean 'linear'?",
+    "--objective casual": "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean "
+    "'causal'?",
     "--seed -1": "seed is -1; it must be 0 or more.",
     "--stages []": "stages is empty; give at least one {length, batch, steps}.",
     "--stages [{length:3}]": "stages: expected a list of stages with three whole numbers each, "
@@ -288,7 +290,7 @@ SETTINGS = {
     "--training.warmup_steps 99999": "training.warmup_steps is 99999, but all stages together",
     "--model.num_attention_heads 5": "hidden_size",
     "--config nowhere.toml": "--config: there is no file 'nowhere.toml'. Shipped configs, taken "
-    "by name, are: demo, paper.",
+    "by name, are: demo, paper, performer, performer-none.",
     "--config papr": "Did you mean 'paper'?",
     "--resume --overwrite": "--resume and --overwrite exclude each other",
     "--training.passes 3": "it must share out evenly over 1 processes x 3 passes, for instance",

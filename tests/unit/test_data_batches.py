@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rotary.data.baseline import count_tokens, unigram_loss
-from rotary.data.batches import MaskedBatches, ValidationBatches
+from rotary.data.batches import TrainingBatches, ValidationBatches
 from rotary.data.masking import Masking
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.text import Document
@@ -39,7 +39,7 @@ def masking(tokenizer):
 
 @pytest.fixture
 def batches(rows, masking):
-    return MaskedBatches(rows, batch_size=16, seed=0, masking=masking)
+    return TrainingBatches(rows, batch_size=16, seed=0, masking=masking)
 
 
 def equal(one, other):
@@ -71,11 +71,11 @@ def test_what_a_batch_holds(batches, tokenizer):
 def test_a_batch_is_a_pure_function_of_seed_and_step(rows, masking, batches):
     state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     wanted = [batches.batch(step) for step in range(9)]
-    fresh = MaskedBatches(rows, batch_size=16, seed=0, masking=masking)
+    fresh = TrainingBatches(rows, batch_size=16, seed=0, masking=masking)
     for step in (8, 3, 0, 7, 3):
         assert equal(fresh.batch(step), wanted[step])
         np.random.rand(3), torch.rand(3)  # noqa: NPY002
-    other = MaskedBatches(rows, batch_size=16, seed=1, masking=masking)
+    other = TrainingBatches(rows, batch_size=16, seed=1, masking=masking)
     assert not torch.equal(unmasked(other.batch(0)), unmasked(wanted[0]))
     torch.set_rng_state(state[0])
     batches.batch(5)
@@ -91,7 +91,7 @@ def test_the_slices_of_all_parts_are_the_batch(batches, num_parts):
 
 
 def test_every_row_once_in_every_epoch_masked_anew(rows, masking):
-    batches = MaskedBatches(rows, batch_size=7, seed=0, masking=masking)
+    batches = TrainingBatches(rows, batch_size=7, seed=0, masking=masking)
     assert len(rows) % 7, "the epochs should not end with a batch"
     steps = [batches.batch(step) for step in range(-(-3 * len(rows) // 7))]
     seen = torch.cat([unmasked(batch) for batch in steps])
@@ -116,9 +116,9 @@ def test_bad_batches(rows, masking, batches):
         rf"takes {size + 1}\. Give more text, a smaller batch or a smaller length\.$"
     )
     with pytest.raises(DataError, match=message):
-        MaskedBatches(rows, batch_size=size + 1, seed=0, masking=masking)
-    assert MaskedBatches(rows, batch_size=size, seed=0, masking=masking).batch(3)
-    for kind in (MaskedBatches, ValidationBatches):
+        TrainingBatches(rows, batch_size=size + 1, seed=0, masking=masking)
+    assert TrainingBatches(rows, batch_size=size, seed=0, masking=masking).batch(3)
+    for kind in (TrainingBatches, ValidationBatches):
         with pytest.raises(ConfigError, match="batch_size is 0; at least 1 row is needed"):
             kind(rows, batch_size=0, seed=0, masking=masking)
     with pytest.raises(ConfigError, match="step is -1"):
@@ -160,5 +160,5 @@ def test_unigram_loss_is_add_one_counts_on_the_masked_positions(tokens, tokenize
     chosen = labels[labels != -100].tolist()
     expected = [np.log((len(flat) + len(tokenizer)) / (flat.count(token) + 1)) for token in chosen]
     assert unigram_loss(counts, batches) == pytest.approx(np.mean(expected), rel=1e-12)
-    with pytest.raises(DataError, match="no position of these batches is masked"):
+    with pytest.raises(DataError, match="no token of these batches is predicted"):
         unigram_loss(counts, [{"labels": torch.full((1, 3), -100)}])

@@ -242,6 +242,8 @@ def test_xpos_scores_fall_with_the_distance_and_do_not_notice_a_shift():
     close(rotation.for_queries().amplitude, scale)
     close(rotation.for_keys().amplitude, 1 / scale)
     close(rotation.for_keys().inverse()(rotation.for_keys()(X)), X)
+    close(rotation.inverse().for_keys()(rotation.for_keys()(X)), X)
+    close((rotation @ rotation).for_queries().amplitude, scale**2)
     with pytest.raises(ConfigError, match="for_queries"):
         rotation(X)
     plain = tables(range(L))

@@ -32,6 +32,22 @@ def test_the_demo_has_stages_of_three_lengths_and_the_fast_attention():
     assert demo.model.attention_probs_dropout_prob == 0
 
 
+def test_the_performer_config_is_the_papers_and_its_pair_changes_position_alone():
+    """Section 4.4: 12 layers, width 768, 12 heads, length 1024, batch 128, learning rate 1e-4."""
+    performer, without = shipped("performer"), shipped("performer-none")
+    model = performer.model
+    sizes = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads)
+    assert sizes == (12, 768, 12)
+    assert model.attention_form == "performer"
+    assert (performer.objective, performer.tokenizer) == ("causal", "bytes")
+    assert [(stage.length, stage.batch) for stage in performer.stages] == [(1024, 128)]
+    assert performer.training.learning_rate == 1e-4
+    one, two = run_file.flatten(performer), run_file.flatten(without)
+    assert {key: (one[key], two[key]) for key in one if one[key] != two[key]} == {
+        "model.position_encoding": ("rotary", "none")
+    }
+
+
 @pytest.mark.parametrize("name", run_file.shipped_configs())
 def test_shipped_configs_say_command_cost_and_expected_number(name):
     text, _ = run_file.read_config_text(name)
@@ -46,6 +62,8 @@ def test_a_config_survives_toml():
         data=DataOptions(text_field='a "quoted" \\ f\u00efeld \x7f'),
         stages=(Stage(64, 8, 10), Stage(128, 4, 5)),
         tokenizer="C:\\tokens",
+        objective="causal",
+        init="C:\\bert",
         seed=3,
     )
     record = {"command": "x", "versions": {"torch": "2"}}
@@ -56,6 +74,7 @@ def test_a_config_survives_toml():
 def test_every_problem_is_named_at_once():
     config = RunConfig(
         seed=-1,
+        objective="casual",
         training=TrainingOptions(learning_rate=0.0, warmup_steps=0),
         data=DataOptions(mask_fraction=1.0),
         stages=(Stage(64, 0, 10),),
@@ -66,7 +85,8 @@ def test_every_problem_is_named_at_once():
         "seed is -1; it must be 0 or more. "
         "data.mask_fraction is 1.0; it must be above 0 and below 1. "
         "training.learning_rate is 0.0; it must be above 0. "
-        "stages[0].batch is 0; it must be at least 1."
+        "stages[0].batch is 0; it must be at least 1. "
+        "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean 'causal'?"
     )
 
 

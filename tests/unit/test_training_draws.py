@@ -1,6 +1,6 @@
 """A Performer's random features in a run: new every so many steps, the same after a resume."""
 
-import itertools
+from itertools import pairwise
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def whole(tmp_path_factory):
 def test_the_draws_change_when_it_is_time_and_not_between(whole):
     _, seen = whole
     assert len(seen) == 7
-    same = [torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    same = [torch.equal(a, b) for a, b in pairwise(seen)]
     assert same == [True, False, True, False, True, False]
 
 

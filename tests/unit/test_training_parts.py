@@ -143,10 +143,10 @@ EVENTS = [
 
 def test_the_same_run_gives_the_same_picture():
     places = StageTable([Stage(64, 8, 20), Stage(128, 4, 18)]).places
-    images = [picture.draw(EVENTS, places, 6.2, "title") for _ in range(2)]
+    images = [picture.draw(EVENTS, places, ("unigram", 6.2), "title") for _ in range(2)]
     assert images[0] == images[1]
     assert images[0].startswith(b"\x89PNG")
-    assert picture.draw(EVENTS, places, 5.9, "title") != images[0]
+    assert picture.draw(EVENTS, places, ("unigram", 5.9), "title") != images[0]
 
 
 def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():

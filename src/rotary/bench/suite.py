@@ -14,6 +14,7 @@ from rotary.errors import ConfigError, RunError, one_of
 SUITES: dict[str, str] = {
     "rotate": "rotary.bench.rotate",
     "linear": "rotary.bench.linear",
+    "models": "rotary.bench.models",
     "tokenizer": "rotary.bench.tokenizer",
 }
 """Name of each suite and the module that holds it; loaded only when it is asked for."""

@@ -1,4 +1,4 @@
-"""Suite ``tokenizer``: RoFormer's words on real passages, in units of jieba's segmentation alone."""
+"""Suite ``tokenizer``: RoFormer's words on real passages, beside jieba's segmentation alone."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ def _measure(record: Record) -> None:
             name,
             timing,
             ratio=seconds[name] / floor,
-            note=f"{rate} million characters/s",
             million_characters_per_second=rate,
         )
     if jieba is None:
@@ -154,11 +153,11 @@ def _start_worker(tokenizer: RoFormerTokenizer, texts: list[str]) -> None:
 def _work(slices: Sequence[tuple[int, int]]) -> list[bytes]:
     """The ids of some texts, packed, as a worker that prepares data would send them."""
     tokenizer, texts = _worker
-    result = []
-    for start, stop in slices:
-        for ids in tokenizer(texts[start:stop])["input_ids"]:
-            result.append(array("i", ids).tobytes())
-    return result
+    return [
+        array("i", ids).tobytes()
+        for start, stop in slices
+        for ids in tokenizer(texts[start:stop])["input_ids"]
+    ]
 
 
 SUITE = Suite(

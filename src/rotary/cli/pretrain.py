@@ -25,7 +25,8 @@ from rotary.training.progress import say
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
 
 DESCRIPTION = """\
-Pre-train a RoFormer encoder on text, by masked language modelling.
+Pre-train a RoFormer on text: by masked language modelling, or, with --objective causal,
+by predicting each next token.
 
 Without TEXT it trains on the English prose that comes with Python, and without --config it takes
 the settings of the demo: about two minutes on two CPU cores. Several GPUs or machines:
@@ -37,6 +38,8 @@ examples:
   rotary pretrain books/ notes.jsonl.gz --output runs/books --data.vocab_size 8000
   rotary pretrain --stages '[{"length":64,"batch":64,"steps":100}]' --training.learning_rate 1e-3
   rotary pretrain corpus/ --config paper --output runs/paper
+  rotary pretrain corpus/ --config paper --init wobert/ --output runs/roformer
+  rotary pretrain books/ --objective causal --tokenizer bytes --output runs/writer
   rotary pretrain --output runs/books --resume"""
 
 OTHERS = ("output", "config", "resume", "overwrite", "show-config")
@@ -52,7 +55,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
     config_name = _value_of("--config", arguments)
-    base = _base_config(config_name)
+    base = _base_config(config_name, _value_of("--init", arguments))
     output = _value_of("--output", arguments) or "runs/pretrain"
     stored: RunConfig | None = None
     record: dict[str, Any] = {}
@@ -62,6 +65,8 @@ def main(arguments: list[str]) -> int:
             base = _checked(run_file.flatten(stored), RunFolder(output).file(RUN_FILE))
     parsed = _parse(arguments, base)
     config = run_file.build({key: _plain(parsed[key]) for key in run_file.config_keys()})
+    if config.init is not None:
+        config = dataclasses.replace(config, init=os.path.abspath(config.init))
     config.check()
     if parsed.show_config:
         print(run_file.to_toml(config), end="")
@@ -113,16 +118,27 @@ def _run(
         return 128 + outcome.stopped_by
     if not outcome.is_main:
         return 0
-    text = shlex.quote(outcome.example or "text with [MASK]")
-    fill = f"rotary fill-mask {shlex.quote(output)} {text}"
-    say(console, f"\nEverything is in {output}. Try:\n  {fill}")
+    command, example = "fill-mask", "text with [MASK]"
+    if config.objective == "causal":
+        command, example = "generate", "beginning of a text"
+    text = shlex.quote(outcome.example or example)
+    hint = f"rotary {command} {shlex.quote(output)} {text}"
+    say(console, f"\nEverything is in {output}. Try:\n  {hint}")
     return 0
 
 
-def _base_config(name: str | None) -> dict[str, Any]:
-    """The values that the command line changes: of the named config, or of the demo."""
+def _base_config(name: str | None, init: str | None) -> dict[str, Any]:
+    """The values that the command line changes: of the named config, or of the demo.
+
+    Where no config is named, a checkpoint to start from says what the model is like.
+    """
     text, shown = run_file.read_config_text(name or "demo")
-    return _checked(run_file.flatten(RunConfig()) | run_file.parse_toml(text, shown), shown)
+    values = run_file.flatten(RunConfig()) | run_file.parse_toml(text, shown)
+    if init is not None and name is None:
+        from rotary.training.initial import read_initial
+
+        values |= {f"model.{key}": value for key, value in read_initial(init).options.items()}
+    return _checked(values, shown)
 
 
 def _checked(flat: dict[str, Any], name: object) -> dict[str, Any]:

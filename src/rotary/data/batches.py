@@ -1,4 +1,4 @@
-"""Batches for masked-language-model training: each is a pure function of (seed, step).
+"""Batches for masked or causal language modelling: each is a pure function of (seed, step).
 
 So a resumed run jumps to its step, and 1, 2 or 4 processes that take their slices see together
 exactly what one process sees.
@@ -19,12 +19,12 @@ from rotary.data.packing import PackedRows
 from rotary.errors import ConfigError, DataError
 
 Batch = dict[str, Tensor]
-"""``input_ids``, ``labels`` (-100: not predicted), ``document_ids`` (0: padding; 1, 2, ...: the
-documents of a row, which do not see each other) and ``position_ids`` (from 0 in each document), all
-int64, (batch, length)."""
+"""``input_ids``, ``labels`` (by the place of the token itself; -100: not predicted),
+``document_ids`` (0: padding; 1, 2, ...: the documents of a row, which do not see each other) and
+``position_ids`` (from 0 in each document), all int64, (batch, length)."""
 
 
-class MaskedBatches:
+class TrainingBatches:
     """An endless sequence of training batches over packed rows.
 
     The rows of each epoch come in an order drawn from (seed, epoch), masked anew from (seed, epoch,
@@ -36,7 +36,7 @@ class MaskedBatches:
         batch_size: Rows in a batch of all processes together.
         seed: Any integer. Stages of one run take seeds of their own, for instance
             ``derive_seed(seed, "stage 3")``, or equal stages would repeat each other.
-        masking: The rule.
+        masking: The rule; None for causal language modelling, where every token is asked for.
 
     Raises:
         DataError: If there are fewer rows than a batch holds.
@@ -49,13 +49,15 @@ class MaskedBatches:
         >>> documents = [Document(str(n), f"{n} turns and a half") for n in range(9)]
         >>> tokenizer = train_wordpiece(documents, vocab_size=100)
         >>> rows = PackedRows(tokenize_documents(documents, tokenizer), tokenizer, row_length=16)
-        >>> batches = MaskedBatches(rows, batch_size=4, seed=0, masking=Masking(tokenizer))
+        >>> batches = TrainingBatches(rows, batch_size=4, seed=0, masking=Masking(tokenizer))
         >>> batches.batch(1000)["input_ids"].shape
         torch.Size([4, 16])
     """
 
-    def __init__(self, rows: PackedRows, *, batch_size: int, seed: int, masking: Masking) -> None:
-        _check_batch_size("MaskedBatches", batch_size)
+    def __init__(
+        self, rows: PackedRows, *, batch_size: int, seed: int, masking: Masking | None
+    ) -> None:
+        _check_batch_size("TrainingBatches", batch_size)
         if len(rows) < batch_size:
             raise DataError(
                 f"the corpus is too small for one batch: it fills {len(rows)} "
@@ -84,10 +86,10 @@ class MaskedBatches:
             ConfigError: If the parts do not divide the batch, or step or part is out of range.
         """
         if step < 0:
-            raise ConfigError(f"MaskedBatches.batch: step is {step}; steps count from 0.")
+            raise ConfigError(f"TrainingBatches.batch: step is {step}; steps count from 0.")
         if num_parts < 1 or self.batch_size % num_parts or not 0 <= part < num_parts:
             raise ConfigError(
-                f"MaskedBatches.batch: part {part} of {num_parts}; the number of parts has to "
+                f"TrainingBatches.batch: part {part} of {num_parts}; the number of parts has to "
                 f"divide the batch size {self.batch_size}, and parts count from 0."
             )
         size = self.batch_size // num_parts
@@ -98,7 +100,7 @@ class MaskedBatches:
         rows = np.array(
             [orders[epoch][place] for epoch, place in zip(epochs.tolist(), places, strict=True)]
         )
-        return _masked(self.rows, self.masking, rows, epochs, self.seed)
+        return _labelled(self.rows, self.masking, rows, epochs, self.seed)
 
     def _order(self, epoch: int) -> Integer[np.ndarray, " rows"]:
         if epoch in self._orders:
@@ -117,7 +119,7 @@ class ValidationBatches:
         rows: Packed validation documents.
         batch_size: Rows in a batch.
         seed: Of the masks, any integer.
-        masking: The rule.
+        masking: The rule; None for causal language modelling.
 
     Raises:
         DataError: If there is no row.
@@ -135,7 +137,9 @@ class ValidationBatches:
         [4, 1]
     """
 
-    def __init__(self, rows: PackedRows, *, batch_size: int, seed: int, masking: Masking) -> None:
+    def __init__(
+        self, rows: PackedRows, *, batch_size: int, seed: int, masking: Masking | None
+    ) -> None:
         _check_batch_size("ValidationBatches", batch_size)
         if len(rows) == 0:
             raise DataError(
@@ -155,23 +159,26 @@ class ValidationBatches:
             raise IndexError(f"ValidationBatches: there is no batch {index} of {len(self)}.")
         first = index * self.batch_size
         rows = np.arange(first, min(first + self.batch_size, len(self.rows)))
-        return _masked(self.rows, self.masking, rows, np.zeros_like(rows), self.seed)
+        return _labelled(self.rows, self.masking, rows, np.zeros_like(rows), self.seed)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
 
 
-def _masked(
+def _labelled(
     packed: PackedRows,
-    masking: Masking,
+    masking: Masking | None,
     rows: Integer[np.ndarray, " batch"],
     epochs: Integer[np.ndarray, " batch"],
     seed: int,
 ) -> Batch:
     input_ids, document_ids, position_ids = packed.assemble(rows)
-    masked, labels = masking.apply(input_ids, rows=rows, epochs=epochs, seed=seed)
+    if masking is None:
+        labels = packed.next_labels(rows, input_ids)
+    else:
+        input_ids, labels = masking.apply(input_ids, rows=rows, epochs=epochs, seed=seed)
     return {
-        "input_ids": torch.from_numpy(masked),
+        "input_ids": torch.from_numpy(input_ids),
         "labels": torch.from_numpy(labels),
         "document_ids": torch.from_numpy(document_ids),
         "position_ids": torch.from_numpy(position_ids),

@@ -7,10 +7,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rotary._shapes import Integer
 from rotary.data.draws import bits, uniform
+from rotary.data.packing import IGNORED
 from rotary.errors import ConfigError, DataError
-
-IGNORED = -100
-"""The label of a position that is not predicted; PyTorch's cross entropy passes it over."""
 
 
 class Masking:

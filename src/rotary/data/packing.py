@@ -22,8 +22,11 @@ from transformers import PreTrainedTokenizerBase
 
 from rotary._shapes import Integer
 from rotary.data.text import Document
-from rotary.data.vocabulary import check_special_tokens
+from rotary.data.vocabulary import frame
 from rotary.errors import ConfigError
+
+IGNORED = -100
+"""The label of a position that is not predicted; PyTorch's cross entropy passes it over."""
 
 _CHARACTERS_AT_ONCE = 4_000_000  # Tokens are Python integers for a moment; this bounds how many.
 
@@ -220,7 +223,7 @@ class PackedRows:
         row_length: Length of a row, special tokens counted.
 
     Raises:
-        DataError: If the tokenizer lacks a special token.
+        DataError: If the tokenizer has no token that ends a text.
         ConfigError: If the row length is less than 3.
 
     Example:
@@ -235,10 +238,7 @@ class PackedRows:
     def __init__(
         self, tokens: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, row_length: int
     ) -> None:
-        check_special_tokens(tokenizer, place="PackedRows")
-        self.cls_id: int = tokenizer.cls_token_id
-        self.sep_id: int = tokenizer.sep_token_id
-        self.pad_id: int = tokenizer.pad_token_id
+        self.frame = frame(tokenizer, place="PackedRows")
         self._documents = _Lists(tokens)
         self.placement = pack(self._documents.lengths, row_length)
         self._first = np.searchsorted(self.placement.row, np.arange(self.placement.num_rows + 1))
@@ -268,7 +268,7 @@ class PackedRows:
             positions, which restart at each piece and are 0 for padding. All new int64 arrays.
         """
         shape = (len(rows), self.row_length)
-        input_ids = np.full(shape, self.pad_id, dtype=np.int64)
+        input_ids = np.full(shape, self.frame.pad, dtype=np.int64)
         document_ids = np.zeros(shape, dtype=np.int64)
         position_ids = np.zeros(shape, dtype=np.int64)
         count = np.arange(self.row_length)
@@ -280,12 +280,39 @@ class PackedRows:
                 end = begin + length + 2
                 start = int(place.start[piece])
                 tokens = self._documents.part(int(place.document[piece]), start, length)
-                input_ids[index, begin] = self.cls_id
+                input_ids[index, begin] = self.frame.begin
                 input_ids[index, begin + 1 : end - 1] = tokens
-                input_ids[index, end - 1] = self.sep_id
+                input_ids[index, end - 1] = self.frame.end
                 document_ids[index, begin:end] = number
                 position_ids[index, begin:end] = count[: length + 2]
         return input_ids, document_ids, position_ids
+
+    def next_labels(
+        self,
+        rows: Integer[np.ndarray, " batch"],
+        input_ids: Integer[np.ndarray, "batch length"],
+    ) -> Integer[np.ndarray, "batch length"]:
+        """The tokens that a causal model is asked for: each by its own place, and -100 elsewhere.
+
+        Nothing comes before the token that begins a piece, so it is not asked for; nor is the end
+        of a piece after which its document goes on elsewhere, since the text does not end there.
+
+        Args:
+            rows: Their numbers.
+            input_ids: What :meth:`assemble` gives for them.
+        """
+        labels = np.full_like(input_ids, IGNORED)
+        place = self.placement
+        for index, row in enumerate(rows):
+            for piece in range(self._first[row], self._first[row + 1]):
+                length = int(place.length[piece])
+                is_last = (
+                    place.start[piece] + length == self._documents.lengths[place.document[piece]]
+                )
+                begin = int(place.column[piece]) + 1
+                end = begin + length + int(is_last)
+                labels[index, begin:end] = input_ids[index, begin:end]
+        return labels
 
 
 class _Lists:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import WordPieceTrainer
@@ -122,18 +123,21 @@ def _assemble(
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def load_tokenizer(path: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder for masked-language-model training; never code, never pickles.
+def load_tokenizer(
+    path: str | os.PathLike[str], *, is_causal: bool = False
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder for training; never code, never pickles.
 
     Args:
         path: A folder that ``save_pretrained`` wrote, of a tokenizer or of a model with one.
+        is_causal: Whether it is to serve causal language modelling, which masks nothing.
 
     Returns:
         Whatever ``transformers.AutoTokenizer`` makes of the folder.
 
     Raises:
         DataError: If there is no such folder, no tokenizer in it, or it lacks a special token that
-            training needs: a padding, beginning, separating or mask token.
+            training needs; see :func:`check_special_tokens`.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -154,12 +158,21 @@ def load_tokenizer(path: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
     except Exception as error:  # Whatever transformers and its Rust part raise on bad files.
         reason = " ".join(str(error).split())
         raise DataError(f"{folder}: its tokenizer cannot be loaded ({reason}).") from error
-    check_special_tokens(tokenizer, place=str(folder))
+    check_special_tokens(tokenizer, place=str(folder), is_causal=is_causal)
     return tokenizer
 
 
-def check_special_tokens(tokenizer: PreTrainedTokenizerBase, *, place: str) -> None:
-    """Raise a ``DataError`` that names the special tokens which packing and masking miss."""
+def check_special_tokens(
+    tokenizer: PreTrainedTokenizerBase, *, place: str, is_causal: bool = False
+) -> None:
+    """Raise a ``DataError`` that names the special tokens which training misses.
+
+    Masked language modelling needs a padding, beginning, separating and mask token; causal language
+    modelling a token that begins and one that ends a text; see :func:`frame`.
+    """
+    if is_causal:
+        frame(tokenizer, place=place)
+        return
     needed = ("mask_token", "cls_token", "sep_token", "pad_token")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
@@ -168,3 +181,40 @@ def check_special_tokens(tokenizer: PreTrainedTokenizerBase, *, place: str) -> N
             "needs them (for instance [MASK], [CLS], [SEP], [PAD]). Leave --tokenizer out to train "
             "a vocabulary on the corpus."
         )
+
+
+class Frame(NamedTuple):
+    """The tokens around a piece of text, and the one that fills up a row."""
+
+    begin: int
+    end: int
+    pad: int
+
+
+def frame(tokenizer: PreTrainedTokenizerBase, *, place: str = "frame") -> Frame:
+    """The ids that begin and end a text, and padding.
+
+    A text begins with the classifying or else the beginning token, and ends with the separating or
+    else the ending one; GPT-2's one token does both, and pads: what is padding, rows say otherwise.
+
+    Raises:
+        DataError: If the tokenizer has neither.
+
+    Example:
+        >>> frame(train_wordpiece([Document("a", "turn")], vocab_size=50))
+        Frame(begin=2, end=3, pad=0)
+    """
+    end = _first_of(tokenizer.sep_token_id, tokenizer.eos_token_id)
+    begin = _first_of(tokenizer.cls_token_id, tokenizer.bos_token_id, end)
+    pad = _first_of(tokenizer.pad_token_id, end)
+    if begin is None or end is None or pad is None:
+        raise DataError(
+            f"{place}: this tokenizer has no token that ends a text (sep_token or eos_token); "
+            "training needs one between documents. Leave --tokenizer out to train a vocabulary on "
+            "the corpus, or take --tokenizer bytes."
+        )
+    return Frame(begin, end, pad)
+
+
+def _first_of(*ids: int | None) -> int | None:
+    return next((token for token in ids if token is not None), None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from rotary.errors import ConfigError, DataError, RunError
 
@@ -17,7 +20,6 @@ def load_writer(folder: str | Path) -> tuple[Any, Any]:
         RunError: If there is no such folder, no model or tokenizer in it, or no causal one.
     """
     from transformers import AutoTokenizer
-    from transformers.utils import logging
 
     from rotary.models.register import register
     from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM, check_fits
@@ -94,13 +96,14 @@ def continue_text(
         raise DataError("the prompt is empty; write the text to go on from.")
     prompt_ids = torch.tensor([ids], device=model.device)
     stop = model.config.eos_token_id if model.config.eos_token_id is not None else end
+    stops = {*stop} if isinstance(stop, (list, tuple)) else {stop}
     how: dict[str, Any] = (
         {} if is_greedy else {"top_p": top_p, "temperature": temperature, "top_k": 0}
     )
     if model.config.is_prefix_lm:
         how["token_type_ids"] = torch.zeros_like(prompt_ids)
     devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), _without_reminders():
         torch.manual_seed(seed)
         written = model.generate(
             prompt_ids,
@@ -109,10 +112,26 @@ def continue_text(
             do_sample=not is_greedy,
             eos_token_id=stop,
             pad_token_id=model.config.pad_token_id,
+            # Padding, masks and beginnings are no text; a young model may draw them.
+            suppress_tokens=sorted({*tokenizer.all_special_ids} - stops) or None,
             **how,
         )
     # Tokenizers that normalise do not give the prompt back as it was; only what follows is theirs.
     start, whole = (
         tokenizer.decode(x, skip_special_tokens=True) for x in (prompt_ids[0], written[0])
     )
-    return prompt + whole[len(start) :] if whole.startswith(start) else whole
+    if not whole.startswith(start):
+        return whole
+    # A token may be a part of a character, whose rest was not written any more.
+    return prompt + whole[len(start) :].rstrip("\ufffd")
+
+
+@contextlib.contextmanager
+def _without_reminders() -> Iterator[None]:
+    """Silence the reminder that a text is longer than those trained on: rotary has no limit."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,4 +1,4 @@
-"""The text of a run as batches: read, split, tokenised, packed for every length, masked."""
+"""The text of a run as batches: read, split, tokenised, packed for every length, labelled."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rotary.data.baseline import count_tokens, unigram_loss
-from rotary.data.batches import Batch, MaskedBatches, ValidationBatches
+import numpy as np
+
+from rotary.data.baseline import bigram_loss, count_pairs, count_tokens, unigram_loss
+from rotary.data.batches import Batch, TrainingBatches, ValidationBatches
+from rotary.data.byte_tokenizer import NUM_BYTES, is_byte_tokenizer
 from rotary.data.draws import derive_seed
-from rotary.data.masking import IGNORED, Masking
-from rotary.data.packing import PackedRows, tokenize_documents
+from rotary.data.masking import Masking
+from rotary.data.packing import IGNORED, PackedRows, tokenize_documents
 from rotary.data.split import split_documents
 from rotary.data.text import Document, embedded_corpus, read_documents
-from rotary.data.vocabulary import train_wordpiece
+from rotary.data.vocabulary import check_special_tokens, frame, train_wordpiece
 from rotary.errors import ConfigError
 from rotary.training.run_config import RunConfig
 from rotary.training.stages import StageTable
@@ -36,11 +39,11 @@ class StagedBatches:
 
     def __init__(self, tokens: Any, tokenizer: Any, config: RunConfig) -> None:
         self.table = StageTable(config.stages)
-        masking = Masking(tokenizer, fraction=config.data.mask_fraction)
+        masking = _masking(tokenizer, config)
         lengths = sorted({stage.length for stage in config.stages})
         rows = {length: PackedRows(tokens, tokenizer, row_length=length) for length in lengths}
         self._stages = [
-            MaskedBatches(
+            TrainingBatches(
                 rows[stage.length],
                 batch_size=stage.batch,
                 seed=derive_seed(config.seed, f"stage {index}"),
@@ -88,7 +91,10 @@ class Corpus:
         train: Training batches.
         validation: Validation batches.
         validation_documents: The documents behind them.
-        unigram_loss: What guessing by frequency costs on the validation masks, in nats.
+        unigram_loss: What guessing by frequency costs on the validation labels, in nats.
+        bigram_loss: What guessing by the token before costs there; None where tokens are masked.
+        labels_per_byte: Validation labels, ends of documents among them, for each byte; None where
+            tokens are not bytes.
         record: Numbers and the SHA-256 of the text, to be kept with the run.
     """
 
@@ -97,6 +103,8 @@ class Corpus:
     validation: ValidationParts
     validation_documents: list[Document]
     unigram_loss: float
+    bigram_loss: float | None
+    labels_per_byte: float | None
     record: dict[str, Any]
 
 
@@ -124,13 +132,14 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
         tokenizer: A ready tokenizer; one is trained on the training documents if None.
 
     Raises:
-        DataError: If the documents are not enough.
+        DataError: If the documents are not enough, or the tokenizer lacks a special token.
     """
     train, validation = split_documents(
         documents, validation_fraction=config.data.validation_fraction, seed=config.seed
     )
     if tokenizer is None:
         tokenizer = train_wordpiece(train, vocab_size=config.data.vocab_size)
+    check_special_tokens(tokenizer, place="the tokenizer", is_causal=config.objective == "causal")
     tokens = tokenize_documents(train, tokenizer)
     validation_tokens = tokenize_documents(validation, tokenizer)
     length = config.data.validation_length
@@ -138,14 +147,20 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
         PackedRows(validation_tokens, tokenizer, row_length=length),
         batch_size=max(1, VALIDATION_TOKENS // length),
         seed=derive_seed(config.seed, "validation"),
-        masking=Masking(tokenizer, fraction=config.data.mask_fraction),
+        masking=_masking(tokenizer, config),
     )
     counts = count_tokens(tokens, vocab_size=len(tokenizer))
+    num_tokens, bigram = int(counts.sum()), None
+    if config.objective == "causal":
+        bounds = frame(tokenizer)
+        pairs = count_pairs(tokens, vocab_size=len(tokenizer), frame=bounds)
+        bigram = bigram_loss(pairs, held_out)
+        counts[bounds.end] += pairs.first[bounds.begin]  # Ends of documents are predicted too.
     record = {
         "sha256": digest(documents),
         "characters": sum(len(document.text) for document in documents),
         "train_documents": len(train),
-        "train_tokens": int(counts.sum()),
+        "train_tokens": num_tokens,
         "validation_documents": len(validation),
         "validation_tokens": int(count_tokens(validation_tokens, vocab_size=len(tokenizer)).sum()),
         "vocabulary": len(tokenizer),
@@ -156,8 +171,24 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
         validation=ValidationParts(held_out),
         validation_documents=validation,
         unigram_loss=unigram_loss(counts, held_out),
+        bigram_loss=bigram,
+        labels_per_byte=_labels_per_byte(held_out) if is_byte_tokenizer(tokenizer) else None,
         record=record,
     )
+
+
+def _masking(tokenizer: Any, config: RunConfig) -> Masking | None:
+    """The rule of masked language modelling; nothing is masked in causal language modelling."""
+    if config.objective == "causal":
+        return None
+    return Masking(tokenizer, fraction=config.data.mask_fraction)
+
+
+def _labels_per_byte(batches: ValidationBatches) -> float:
+    """Ends of documents are predicted too, and paid for by the bytes."""
+    labels = np.concatenate([batch["labels"].numpy().ravel() for batch in batches])
+    labels = labels[labels != IGNORED]
+    return len(labels) / max(1, int((labels < NUM_BYTES).sum()))
 
 
 def check_parts(config: RunConfig, num_processes: int) -> None:

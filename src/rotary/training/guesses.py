@@ -86,7 +86,9 @@ def fill_mask(model: Any, tokenizer: Any, text: str, *, top: int) -> list[list[G
             f"there is no {tokenizer.mask_token} in the text {text!r}; write it where a word is "
             "to be guessed."
         )
-    ids = tokenizer(text, return_tensors="pt")["input_ids"].to(model.device)
+    # A tokenizer of bytes takes "[MASK]" for six characters unless told otherwise.
+    encoded = tokenizer(text, return_tensors="pt", split_special_tokens=False)
+    ids = encoded["input_ids"].to(model.device)
     logits = model(input_ids=ids).logits[0, ids[0] == tokenizer.mask_token_id]
     best = logits.float().softmax(dim=-1).topk(min(top, logits.shape[-1]))
     return [

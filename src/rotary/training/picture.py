@@ -1,4 +1,4 @@
-"""loss.png: training and validation loss over the stages, the unigram baseline, and accuracy."""
+"""loss.png: training and validation loss over the stages, the baseline, and accuracy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rotary.training.metrics import Event
+from rotary.training.objectives import MASKED, Objective
 from rotary.training.stages import StagePlace
 
 INK, FAINT = "#22303c", "#8a97a3"
@@ -20,19 +21,26 @@ BANDS = ("#f3f6f9", "#e6edf3")
 
 
 def draw(
-    events: Sequence[Event], stages: Sequence[StagePlace], unigram_loss: float, title: str
+    events: Sequence[Event],
+    stages: Sequence[StagePlace],
+    baseline: tuple[str, float],
+    title: str,
+    *,
+    objective: Objective = MASKED,
 ) -> bytes:
     """Draw a run as a PNG.
 
     Args:
         events: The lines of metrics.jsonl.
         stages: The stages, which become bands.
-        unigram_loss: The baseline, a level line.
+        baseline: Name and loss of the baseline, a level line.
         title: What was trained.
+        objective: For the names of loss and accuracy.
 
     Returns:
         The bytes of the PNG file.
     """
+    baseline_name, baseline_loss = baseline
     steps = [event for event in events if event["event"] == "step"]
     validations = [event for event in events if event["event"] == "evaluation"]
     figure = Figure(figsize=(10, 6), dpi=150, facecolor="white", layout="constrained")
@@ -43,19 +51,19 @@ def draw(
     _curves(upper, steps, validations, "loss")
     _curves(lower, steps, validations, "accuracy")
     _name_stages(upper, stages)
-    _baseline(upper, unigram_loss, stages[-1].end)
+    _baseline(upper, baseline_name, baseline_loss, stages[-1].end)
     if validations:
         last = validations[-1]
-        gain = unigram_loss - last["loss"]
+        gain = baseline_loss - last["loss"]
         side = "below" if gain >= 0 else "above"
-        text = f"{last['loss']:.2f}, {abs(gain):.2f} nats {side} unigram"
+        text = f"{last['loss']:.2f}, {abs(gain):.2f} nats {side} {baseline_name}"
         _last_value(upper, steps, last, "loss", text)
         _last_value(lower, steps, last, "accuracy", f"{last['accuracy']:.1%}")
-    highest = max([unigram_loss, *(event["loss"] for event in steps)])
-    lowest = min([unigram_loss, *(event["loss"] for event in [*steps, *validations])])
+    highest = max([baseline_loss, *(event["loss"] for event in steps)])
+    lowest = min([baseline_loss, *(event["loss"] for event in [*steps, *validations])])
     upper.set_ylim(max(0.0, lowest - 0.4), highest + 0.12 * (highest - lowest) + 0.4)
-    upper.set_ylabel("loss (nats per masked token)", color=INK)
-    lower.set_ylabel("masked accuracy", color=INK)
+    upper.set_ylabel(f"loss ({objective.unit})", color=INK)
+    lower.set_ylabel(objective.accuracy, color=INK)
     lower.set_ylim(0, 1.25 * max(event["accuracy"] for event in [*steps, *validations]) + 0.02)
     lower.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     lower.set_xlabel("step", color=INK)
@@ -132,10 +140,10 @@ def _name_stages(axes: Any, stages: Sequence[StagePlace]) -> None:
         )
 
 
-def _baseline(axes: Any, loss: float, end: int) -> None:
+def _baseline(axes: Any, name: str, loss: float, end: int) -> None:
     axes.axhline(loss, color=BASELINE, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
     axes.annotate(
-        f"unigram baseline {loss:.2f}",
+        f"{name} baseline {loss:.2f}",
         (end, loss),
         xytext=(-8, 4),
         textcoords="offset points",

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from rotary import __version__
-from rotary.data.vocabulary import load_tokenizer
+from rotary.data.byte_tokenizer import BYTES, byte_tokenizer
+from rotary.data.vocabulary import frame, load_tokenizer
 from rotary.errors import RunError
-from rotary.models.roformer import RoFormerConfig, RoFormerForMaskedLM
-from rotary.training import checkpoints, picture, report
+from rotary.models.roformer import RoFormerConfig
+from rotary.training import checkpoints, picture, record, report
+from rotary.training.continuations import Continuation, continuations
 from rotary.training.corpus import check_parts, digest, prepare, read_corpus
 from rotary.training.folder import (
     METRICS,
@@ -31,16 +31,19 @@ from rotary.training.folder import (
     RunFolder,
 )
 from rotary.training.guesses import Sample, sample
+from rotary.training.initial import Initial, read_initial
 from rotary.training.interrupts import StopRequest
 from rotary.training.metrics import Event
+from rotary.training.objectives import OBJECTIVES
 from rotary.training.progress import Progress, say
 from rotary.training.quiet import quieten
 from rotary.training.run_config import RunConfig
-from rotary.training.task import MaskedLanguageModeling
+from rotary.training.task import LanguageModeling
 from rotary.training.trainer import StagedTrainer, training_arguments
 
 NUM_SAMPLES = 5
 NUM_GUESSES = 4
+NUM_CONTINUATIONS = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Outcome:
         step: Steps done.
         stopped_by: The signal that stopped it.
         is_main: Whether this process speaks for all.
-        example: A masked sentence of the validation set, to try the model on.
+        example: A masked sentence, or a beginning, of the validation set to try the model on.
     """
 
     final: Event | None
@@ -71,10 +74,10 @@ def pretrain(
     command: str,
     console: Console,
 ) -> Outcome:
-    """Pre-train a RoFormer encoder with the masked-language-model loss.
+    """Pre-train a RoFormer: an encoder on masked tokens, or a decoder on next tokens.
 
-    Everything is checked before anything is written: config, folder, text, and that the text is
-    enough for every stage.
+    Everything is checked before anything is written: config, folder, text, that the text is enough
+    for every stage, and that a checkpoint to start from fits.
 
     Args:
         config: The settings.
@@ -131,6 +134,7 @@ def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
         ConfigError: With every problem.
     """
     values = config.as_dict()["model"]
+    more.setdefault("is_decoder", OBJECTIVES[config.objective].is_causal)
     longest = max(stage.length for stage in config.stages)
     return RoFormerConfig(
         **values,
@@ -167,45 +171,74 @@ class _Run:
         self.config, self.folder = config, folder
         self.arguments, self.console = arguments, console
         self.is_main = arguments.process_index == 0
+        self.objective = OBJECTIVES[config.objective]
 
-    def say(self, label: str, text: str) -> None:
-        say(self.console, f"{label:<8}{text}")
+    def say(self, lines: Iterable[record.Line]) -> None:
+        for label, text in lines:
+            say(self.console, f"{label:<8}{text}")
 
     def prepare(
         self, texts: Sequence[str], checkpoint: checkpoints.Checkpoint | None, command: str
     ) -> None:
         """Make batches and the model, check them, then write the beginning of the run."""
-        tokenizer = None
-        if self.config.tokenizer is not None and checkpoint is None:
-            tokenizer = load_tokenizer(self.config.tokenizer)
+        before = self.folder.read_run()[1] if checkpoint is not None else None
+        initial = None
+        if self.config.init is not None and before is None:
+            initial = read_initial(self.config.init)
+        tokenizer: Any = None if before is not None else self._given_tokenizer(initial)
+        if initial is not None:
+            initial.check(self.config.model, len(tokenizer))
         documents = read_corpus(texts, self.config.data.text_field)
-        if self.folder.holds_run and checkpoint is not None:
-            self._check_same_corpus(digest(documents))
-            tokenizer = load_tokenizer(self.folder.path)
+        if before is not None:
+            self._check_same_corpus(digest(documents), before)
+            tokenizer = load_tokenizer(self.folder.path, is_causal=self.objective.is_causal)
         self.corpus = prepare(documents, self.config, tokenizer)
-        self._say_corpus(texts)
-        torch.manual_seed(self.config.seed)
-        self.model = RoFormerForMaskedLM(
-            model_config(
-                self.config,
-                vocab_size=len(self.corpus.tokenizer),
-                pad_token_id=self.corpus.tokenizer.pad_token_id,
-            )
-        )
-        self.record = self._make_record(texts, command)
+        self.say(record.corpus_lines(self.corpus.record, is_embedded=not texts))
+        self._make_model(initial, before)
+        self.record = before or self._make_record(texts, command, initial)
         # Until all processes have looked at the folder, it stays as it is.
         self.arguments.distributed_state.wait_for_everyone()
-        if checkpoint is not None:
-            _, self.record = self.folder.read_run()
-            self._say_changes()
+        if before is not None:
+            self.say(record.change_lines(before, self.arguments))
         elif self.is_main:
             self.folder.begin(self.config, self.record)
             self._save_tokenizer()
-        self._say_model()
+        self.say(record.model_lines(self.config, self.record, self.arguments, self.folder.path))
+
+    def _given_tokenizer(self, initial: Initial | None) -> Any:
+        """The tokenizer that was asked for, or that of the checkpoint to start from; else None."""
+        name = self.config.tokenizer
+        if name == BYTES:
+            return byte_tokenizer()
+        if name is None and initial is None:
+            return None
+        return load_tokenizer(
+            name or initial.path,  # type: ignore[union-attr]
+            is_causal=self.objective.is_causal,
+        )
+
+    def _make_model(self, initial: Initial | None, before: dict[str, Any] | None) -> None:
+        tokenizer = self.corpus.tokenizer
+        vocab_size = len(tokenizer)
+        if initial is not None:  # Its embedding may have more rows than there are tokens.
+            vocab_size = initial.vocab_size
+        elif before is not None and "init" in before:
+            vocab_size = before["init"]["vocab_size"]
+        ids: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id}
+        if self.objective.is_causal:
+            ids |= {"bos_token_id": frame(tokenizer).begin, "eos_token_id": frame(tokenizer).end}
+        torch.manual_seed(self.config.seed)
+        self.model = self.objective.model_class(
+            model_config(self.config, vocab_size=vocab_size, **ids)
+        )
+        if initial is not None:
+            notes = initial.load_into(self.model)
+            text = f"weights of {initial.path} ({initial.model_type})"
+            self.say([("init", f"{text}; {notes}" if notes else text)])
 
     def train(self, checkpoint: checkpoints.Checkpoint | None) -> Outcome:
         """Run all stages, or go on with them; then evaluate, draw and report."""
-        task = MaskedLanguageModeling(self.model, self.corpus.train, self.corpus.validation)
+        task = LanguageModeling(self.model, self.corpus.train, self.corpus.validation)
         progress = Progress(self.config.stages, self.console)
         with StopRequest() as request:
             trainer = StagedTrainer(
@@ -219,11 +252,17 @@ class _Run:
             return Outcome(None, step, int(request.signal), self.is_main)
         final, samples = self._finish(trainer)
         trainer.accelerator.wait_for_everyone()
-        mask = self.corpus.tokenizer.mask_token
-        example = f"{samples[0].before}{mask}{samples[0].after}" if samples else None
-        return Outcome(final, step, is_main=self.is_main, example=example)
+        return Outcome(final, step, is_main=self.is_main, example=self._example(samples))
 
-    def _finish(self, trainer: StagedTrainer) -> tuple[Event | None, list[Sample]]:
+    def _example(self, samples: Sequence[Sample] | Sequence[Continuation]) -> str | None:
+        first = next(iter(samples), None)
+        if isinstance(first, Sample):
+            return f"{first.before}{self.corpus.tokenizer.mask_token}{first.after}"
+        return first.prefix if isinstance(first, Continuation) else None
+
+    def _finish(
+        self, trainer: StagedTrainer
+    ) -> tuple[Event | None, Sequence[Sample] | Sequence[Continuation]]:
         self.model.config.sparse_logits = False  # A reader of the model expects all logits.
         staging = self.folder.path / ".writing-model"
         trainer.save_model(str(staging))
@@ -232,52 +271,79 @@ class _Run:
         self.folder.adopt(staging, MODEL_FILES)
         shutil.rmtree(staging)
         final = self._final_event(trainer)
-        samples = sample(
-            self.model.eval(),
-            self.corpus.tokenizer,
-            self.corpus.validation_documents,
-            count=NUM_SAMPLES,
-            top=NUM_GUESSES,
-            seed=self.config.seed,
-        )
+        samples = self._samples()
         self._write_report(trainer, final, samples)
         trainer.metrics.append(final)
         report.print_results(self.console, final, samples)
         return final, samples
 
+    def _samples(self) -> Sequence[Sample] | Sequence[Continuation]:
+        model, corpus = self.model.eval(), self.corpus
+        if self.objective.is_causal:
+            return continuations(
+                model,
+                corpus.tokenizer,
+                corpus.validation_documents,
+                count=NUM_CONTINUATIONS,
+                max_new_tokens=120 if corpus.labels_per_byte else 40,
+                seed=self.config.seed,
+            )
+        return sample(
+            model,
+            corpus.tokenizer,
+            corpus.validation_documents,
+            count=NUM_SAMPLES,
+            top=NUM_GUESSES,
+            seed=self.config.seed,
+        )
+
     def _final_event(self, trainer: StagedTrainer) -> Event:
         keys = ("length", "batch", "steps", "loss", "accuracy")
         stages = [{key: event[key] for key in keys} for event in trainer.metrics.of_kind("stage")]
         validation = trainer.metrics.of_kind("evaluation")[-1]
-        return {
+        event = {
             "event": "final",
             "stages": stages,
             "validation_loss": validation["loss"],
             "validation_accuracy": validation["accuracy"],
             "unigram_loss": self.corpus.unigram_loss,
         }
+        if self.objective.is_causal:
+            event |= {"objective": self.objective.name, "bigram_loss": self.corpus.bigram_loss}
+            if self.corpus.labels_per_byte is not None:
+                bits = self.corpus.labels_per_byte / math.log(2.0)
+                event |= {
+                    f"{name}_bits_per_byte": event[f"{name}_loss"] * bits
+                    for name in ("validation", "unigram", "bigram")
+                }
+        return event
 
     def _write_report(
-        self, trainer: StagedTrainer, final: Event, samples: Sequence[Sample]
+        self,
+        trainer: StagedTrainer,
+        final: Event,
+        samples: Sequence[Sample] | Sequence[Continuation],
     ) -> None:
         size = self.record["parameters"] / 1e6
-        title = f"RoFormer, {size:.1f} M parameters, masked language modelling"
         image = picture.draw(
-            trainer.metrics.events, trainer.stages.places, self.corpus.unigram_loss, title
+            trainer.metrics.events,
+            trainer.stages.places,
+            report.baseline(final),
+            f"RoFormer, {size:.1f} M parameters, {self.objective.title}",
+            objective=self.objective,
         )
         self.folder.write(PICTURE, image)
         seconds = trainer.window.total_seconds
         text = report.markdown(final, samples, self.record, seconds, str(self.folder.path))
         self.folder.write(REPORT, text.encode("utf-8"))
 
-    # ---- What is said and kept
+    # ---- What is kept
 
-    def _check_same_corpus(self, found: str) -> None:
-        _, record = self.folder.read_run()
-        if record["corpus"]["sha256"] != found:
+    def _check_same_corpus(self, found: str, before: dict[str, Any]) -> None:
+        if before["corpus"]["sha256"] != found:
             raise RunError(
                 f"--resume: the text is not the one that the run in {self.folder.path} began with "
-                f"(SHA-256 {found[:12]}..., then {record['corpus']['sha256'][:12]}...). Give the "
+                f"(SHA-256 {found[:12]}..., then {before['corpus']['sha256'][:12]}...). Give the "
                 "same text, or another --output."
             )
 
@@ -287,80 +353,18 @@ class _Run:
         self.folder.adopt(staging, TOKENIZER_FILES)
         shutil.rmtree(staging)
 
-    def _make_record(self, texts: Sequence[str], command: str) -> dict[str, Any]:
-        packages = ("torch", "transformers", "tokenizers", "accelerate", "datasets")
+    def _make_record(
+        self, texts: Sequence[str], command: str, initial: Initial | None
+    ) -> dict[str, Any]:
         return {
             "command": command,
             "texts": list(texts),
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "processes": self.arguments.world_size,
-            "threads": torch.get_num_threads(),
-            "device": _device_name(self.arguments.device),
+            **record.surroundings(self.arguments),
             "corpus": self.corpus.record,
-            "versions": {
-                "rotary": __version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in packages},
-            },
+            **({} if initial is None else {"init": initial.record()}),
+            "versions": record.versions(),
         }
-
-    def _say_changes(self) -> None:
-        now = {
-            "processes": self.arguments.world_size,
-            "threads": torch.get_num_threads(),
-            "device": _device_name(self.arguments.device),
-            **self._make_record((), "")["versions"],
-        }
-        before = {**self.record, **self.record["versions"]}
-        for name, value in now.items():
-            if before.get(name) != value:
-                self.say(
-                    "note",
-                    f"{name} was {before.get(name)} and is {value} now: the data stay the same, "
-                    "the last bits of the weights may not",
-                )
-
-    def _say_corpus(self, texts: Sequence[str]) -> None:
-        numbers = self.corpus.record
-        source = "" if texts else ", Python's own help and docstrings"
-        self.say(
-            "corpus",
-            f"{numbers['train_documents'] + numbers['validation_documents']:,} documents, "
-            f"{numbers['characters'] / 1e6:.2f} million characters{source}; "
-            f"{numbers['validation_documents']:,} are kept for validation",
-        )
-        self.say(
-            "tokens",
-            f"{numbers['train_tokens']:,} to train on, {numbers['validation_tokens']:,} to "
-            f"validate on, vocabulary {numbers['vocabulary']:,}",
-        )
-
-    def _say_model(self) -> None:
-        options = self.config.model
-        self.say(
-            "model",
-            f"RoFormer, {self.record['parameters'] / 1e6:.1f} million parameters "
-            f"({options.num_hidden_layers} layers, width {options.hidden_size}, "
-            f"{options.num_attention_heads} heads)",
-        )
-        processes = self.arguments.world_size
-        share = f"{processes} processes, each {torch.get_num_threads()} threads"
-        where = share if processes > 1 else f"{torch.get_num_threads()} threads"
-        self.say(
-            "run",
-            f"{self.config.total_steps:,} steps in {len(self.config.stages)} stages on "
-            f"{_device_name(self.arguments.device)} ({where}), written to {self.folder.path}",
-        )
-        if torch.cuda.is_available() and torch.cuda.device_count() > processes:
-            self.say(
-                "note",
-                f"{torch.cuda.device_count()} GPUs are here, {processes} in use; to use all: "
-                f"torchrun --nproc-per-node {torch.cuda.device_count()} -m rotary pretrain ...",
-            )
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def is_finished(folder: RunFolder) -> bool:

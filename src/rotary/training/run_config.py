@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from rotary.errors import ConfigError
+from rotary.errors import ConfigError, one_of
 
+ObjectiveName = Literal["masked", "causal"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["float32", "bfloat16"]
 
@@ -33,7 +34,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model: a RoFormer encoder, with the names that its config.json has.
+    """The model: a RoFormer, with the names that its config.json has.
 
     Attributes:
         hidden_size: Width of the model.
@@ -47,7 +48,8 @@ class ModelOptions:
         initializer_range: Standard deviation of the initial weights.
         type_vocab_size: Segment types (0 removes the segment embedding).
         layer_norm_eps: Epsilon of the layer norms.
-        position_encoding: How positions enter: rotary, or none.
+        position_encoding: How positions enter: rotary, none, or another that the model has.
+        attention_form: How tokens attend: softmax, or numerator, cosine, performer (linear cost).
         norm_position: Norms after each sub-layer is added (post, the paper) or before it (pre).
         rotary_layout: Which channels turn together: interleaved or half.
     """
@@ -64,6 +66,7 @@ class ModelOptions:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     position_encoding: str = "rotary"
+    attention_form: str = "softmax"
     norm_position: str = "post"
     rotary_layout: str = "interleaved"
 
@@ -77,7 +80,8 @@ class DataOptions:
         text_field: The field of a JSONL line that holds the text.
         validation_fraction: Share of the documents kept for validation.
         validation_length: Tokens in a validation row.
-        mask_fraction: Share of the tokens to predict (80 % of them masked, 10 % replaced).
+        mask_fraction: Share of the tokens to predict (80 % of them masked, 10 % replaced); causal
+            language modelling predicts them all.
     """
 
     vocab_size: int = 8192
@@ -138,7 +142,10 @@ class RunConfig:
         training: The optimiser and the keeping of the run.
         stages: The stages, in order.
         seed: Everything that is drawn is drawn from this number.
-        tokenizer: Folder of a ready tokenizer; one is trained if not given.
+        objective: What is predicted: masked tokens, or each next one (causal).
+        tokenizer: Folder of a ready tokenizer, or bytes; one is trained if not given.
+        init: Folder of a BERT, WoBERT or RoFormer to start from; its absolute positions are left
+            out, its tokenizer and (without a config) its sizes are taken.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -146,7 +153,9 @@ class RunConfig:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     stages: tuple[Stage, ...] = ()
     seed: int = 0
+    objective: ObjectiveName = "masked"
     tokenizer: str | None = None
+    init: str | None = None
 
     @property
     def total_steps(self) -> int:
@@ -166,6 +175,8 @@ class RunConfig:
             rotary.errors.ConfigError: stages[0].batch is 0; it must be at least 1.
         """
         problems = [*_range_problems(self), *_stage_problems(self)]
+        if self.objective not in get_args(ObjectiveName):
+            problems.append(one_of("objective", self.objective, get_args(ObjectiveName)))
         if problems:
             raise ConfigError(" ".join(problems))
 

@@ -59,11 +59,14 @@ class Task(Protocol):
 
 
 @dataclass
-class MaskedLanguageModeling:
-    """Predict masked tokens (BERT's objective, as RoFormer was pre-trained).
+class LanguageModeling:
+    """Predict masked tokens (BERT's objective, as RoFormer was pre-trained), or each next token.
+
+    In both, labels stand where the token itself stands, and the first token of a row has none; so
+    the logits come in the order of the labels, also where they are made one place before.
 
     Attributes:
-        model: A ``RoFormerForMaskedLM`` whose config has ``sparse_logits``.
+        model: A ``RoFormerForMaskedLM`` or ``RoFormerForCausalLM`` with ``sparse_logits``.
         train: Training batches.
         validation: Validation batches.
     """

@@ -55,6 +55,19 @@ def test_tokens_of_one_word_have_its_number_and_spans(tokenizer):
     assert encoded.word_to_chars(0) == (1, 5)
 
 
+def test_words_that_the_dictionary_lacks_are_not_guessed():
+    """jieba's model for unknown words (HMM) would cut 杭研 as one word; WoBERT leaves it off."""
+    tokenizer = RoFormerTokenizer([*VOCABULARY, "杭研", "杭", "研", "大厦"])
+    assert tokenizer.tokenize("杭研大厦") == ["杭", "研", "大厦"]
+
+
+def test_an_accent_belongs_to_the_letter_before_it(tokenizer):
+    text = "\u0301今e\u0301\u0323a\u0301"
+    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    assert encoded.tokens() == ["今", "[UNK]"]
+    assert [text[a:b] for a, b in encoded["offset_mapping"]] == ["今", "e\u0301\u0323a\u0301"]
+
+
 def test_a_pair_has_types_and_the_longer_text_gives_way(tokenizer):
     encoded = tokenizer("今天", "非常好非常好", truncation=True, max_length=7)
     assert encoded.tokens() == ["[CLS]", "今天", "[SEP]", "非常", "好", "非常", "[SEP]"]

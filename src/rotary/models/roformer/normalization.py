@@ -50,9 +50,8 @@ class Normalizer(NamedTuple):
         """The normalised text."""
         if self.lowercase:
             text = text.lower()
-        if self.strip_accents and not text.isascii() and decomposable().search(text):
-            text = unicodedata.normalize("NFD", text)
-            text = "".join([c for c in text if unicodedata.category(c) != "Mn"])
+        if self.strip_accents and not text.isascii():
+            return decomposable().sub(_strip, text)
         return text
 
     def align(self, text: str) -> tuple[str, Alignment | None]:
@@ -89,6 +88,12 @@ class Normalizer(NamedTuple):
             starts = [origin[i] for i in starts]
             ends = [origin[i - 1] + 1 for i in ends]
         return "".join(characters), Alignment(starts, [0, *ends])
+
+
+def _strip(run: re.Match[str]) -> str:
+    """Decompose a run and drop its marks. No order reaches beyond it, so it stands alone."""
+    decomposed = unicodedata.normalize("NFD", run[0])
+    return "".join([c for c in decomposed if unicodedata.category(c) != "Mn"])
 
 
 def _decompose(run: str, base: int) -> list[tuple[str, int, int]]:

@@ -80,10 +80,10 @@ class RoFormerTokenizer(PreTrainedTokenizer):
         MissingDependencyError: If words are to be cut and rjieba is not installed.
 
     Example:
-        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "天", "气", "晴朗"]
+        >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "好", "非常"]
         >>> tokenizer = RoFormerTokenizer(vocabulary)
-        >>> tokenizer.tokenize("今天天气晴朗"), tokenizer("晴朗")["input_ids"]
-        (['今天', '天', '气', '晴朗'], [2, 8, 3])
+        >>> tokenizer.tokenize("今天非常好"), tokenizer("今天")["input_ids"]
+        (['今天', '非常', '好'], [2, 5, 3])
     """
 
     vocab_files_names = {"vocab_file": "vocab.txt"}  # noqa: RUF012 (read from the class)

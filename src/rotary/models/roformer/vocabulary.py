@@ -153,7 +153,7 @@ def train_vocabulary(
 
     Example:
         >>> train_vocabulary(["今天天气好", "天气好"], size=10)[5:]
-        ['天', '气', '好', '今', '天气']
+        ['天', '好', '气', '今', '今天天气']
     """
     if not 0 < coverage <= 1:
         raise ConfigError(f"coverage is {coverage}; accepted is a share above 0 and up to 1")
