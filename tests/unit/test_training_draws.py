@@ -12,7 +12,7 @@ from rotary.training.folder import RunFolder
 from rotary.training.interrupts import StopRequest
 from rotary.training.progress import Progress
 from rotary.training.run_config import RunConfig, Stage, TrainingOptions
-from rotary.training.task import MaskedLanguageModeling
+from rotary.training.task import LanguageModeling
 from rotary.training.trainer import StagedTrainer, training_arguments
 
 OPTIONS = TrainingOptions(
@@ -54,7 +54,7 @@ def run(folder, *, until, resume=False, redraw_interval=2):
     )
     seen = []
 
-    class Watched(MaskedLanguageModeling):
+    class Watched(LanguageModeling):
         def measure(self, model, batch):
             if torch.is_grad_enabled():
                 seen.append(draws_of(self.model))

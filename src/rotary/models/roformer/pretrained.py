@@ -39,7 +39,6 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     # A Performer's draws are of no use to another form, and follow from the config elsewhere.
     _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."), DRAWS)
     _keys_to_ignore_on_load_missing = (DRAWS,)
-    _keep_in_fp32_modules_strict = ("favor",)
 
     def __init__(self, config: RoFormerConfig) -> None:
         register_packed_attention()
