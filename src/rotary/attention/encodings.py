@@ -154,7 +154,11 @@ class LearnedPositions(PositionEncoding):
                 would have to wait for the answer).
         """
         size = self.table.num_embeddings
-        if positions.device.type == "cpu" and positions.numel():
+        if (
+            positions.device.type == "cpu"
+            and positions.numel()
+            and not torch.compiler.is_compiling()
+        ):
             low, high = int(positions.min()), int(positions.max())
             if low < 0 or high >= size:
                 raise ConfigError(
