@@ -20,7 +20,7 @@ from rotary.data.batches import ValidationBatches
 from rotary.data.byte_tokenizer import byte_tokenizer, is_byte_tokenizer
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.text import Document
-from rotary.data.vocabulary import frame, train_wordpiece
+from rotary.data.vocabulary import Frame, frame, train_wordpiece
 from rotary.errors import DataError
 from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
 from rotary.models.roformer.configuration_roformer import ATTENTION_FORMS
@@ -134,6 +134,15 @@ def test_the_bigram_baseline_is_add_one_counts_of_pairs(rows):
         tokenize_documents(train, byte_tokenizer()), vocab_size=260, frame=frame(byte_tokenizer())
     )
     assert bigram_loss(counts, batches) == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_the_end_of_a_document_and_the_beginning_of_the_next_are_no_pair():
+    """Of weight where one token is both."""
+    counts = count_pairs(
+        tokenize_documents(DOCUMENTS, byte_tokenizer()), vocab_size=260, frame=Frame(258, 258, 258)
+    )
+    assert counts.first[258] == 3
+    assert 258 * 260 + 258 not in counts.pair.tolist()
 
 
 def test_a_document_does_not_see_its_neighbours_in_a_row(rows):
