@@ -208,6 +208,10 @@ def test_each_row_of_a_prompt_keeps_its_own_length(build):
     mask[0, :8], ids[0, :8] = 0, 0
     got = model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)
     alone = model.generate(ids[:1, 8:], max_new_tokens=5, do_sample=False)
+    static = model.generate(
+        ids, attention_mask=mask, max_new_tokens=5, do_sample=False, cache_implementation="static"
+    )
+    assert static.tolist() == got.tolist()
     assert got[0, 8:].tolist() == alone[0].tolist()
 
 

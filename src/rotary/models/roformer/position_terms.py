@@ -228,7 +228,7 @@ def _document_lengths(
     if layout.lengths is not None:
         if not layout.lengths:
             return torch.zeros_like(positions)
-        last = torch.stack([part.amax() for part in torch.split(positions, layout.lengths)])
+        last = torch.stack([part.amax() for part in torch.split(positions, list(layout.lengths))])
         counts = torch.tensor(layout.lengths, device=positions.device)
         return (last + 1).clamp_min(0).repeat_interleave(counts)
     reach = positions.expand(layout.shape) + 1

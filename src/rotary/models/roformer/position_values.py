@@ -77,14 +77,15 @@ def _position_problems(config: RoFormerConfig) -> list[str]:
     found = [
         f"{field} is {getattr(config, field)!r}, but position_encoding is {name!r}, which turns "
         "nothing; leave it out, or use 'rotary'."
-        for field in ("rotary_value", "rotary_parameters")
+        for field in ("rotary_value", "rotary_parameters", "nope_layers")
         if getattr(config, field)
     ]
-    kind = (config.rope_parameters or {}).get("rope_type", "default")
-    if kind != "default":
+    # What transformers fills in by itself says nothing.
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    if config.rope_parameters and {**plain, **config.rope_parameters} != plain:
         found.append(
-            f"rope_parameters have rope_type {kind!r}, but position_encoding is {name!r}, which "
-            "turns nothing; leave them out, or use 'rotary'."
+            f"rope_parameters are {config.rope_parameters!r}, but position_encoding is {name!r}, "
+            "which turns nothing; leave them out, or use 'rotary'."
         )
     if name in RELATIVE_ENCODINGS and config.is_linear:
         found.append(
