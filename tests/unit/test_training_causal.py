@@ -23,7 +23,6 @@ from rotary.data.text import Document
 from rotary.data.vocabulary import Frame, frame, train_wordpiece
 from rotary.errors import DataError
 from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
-from rotary.models.roformer.configuration_roformer import ATTENTION_FORMS
 from rotary.training.task import LanguageModeling
 
 CAUSAL = ["--objective", "causal", "--tokenizer", "bytes"]
@@ -314,7 +313,6 @@ def test_causal_models_of_words_are_trained_too_and_resume_to_the_same_weights(t
     assert events[-1]["bigram_loss"] > 0
 
 
-@pytest.mark.skipif("performer" not in ATTENTION_FORMS, reason="the model has no performer yet")
 @pytest.mark.parametrize("name", ["performer", "performer-none"])
 def test_the_shipped_performer_trains_and_writes_when_it_is_small(name, tmp_path, capsys):
     corpus = write_corpus(tmp_path / "corpus.jsonl")
