@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 
-from rotary.embedding import RotaryEmbedding
 from rotary.errors import ConfigError, ShapeError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import (
@@ -23,6 +22,7 @@ from rotary.models.roformer.heads import (
 )
 from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
 from rotary.models.roformer.linear_layers import LinearStateCache, check_cache
+from rotary.models.roformer.position_terms import RoFormerPositions, real_tokens
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.token_layout import (
     TokenLayout,
@@ -31,7 +31,6 @@ from rotary.models.roformer.token_layout import (
     lay_for_linear,
     lay_in_rows,
 )
-from rotary.rotation import Rotation
 
 
 @dataclass
@@ -72,10 +71,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
             assert config.embedding_size is not None
             self.embeddings_project = linear(config, config.embedding_size, config.hidden_size)
         self.encoder = RoFormerEncoder(config)
-        if config.position_encoding == "rotary":
-            self.rope = RotaryEmbedding(
-                head_dim=config.rotary_dim, base=config.rotary_base, layout=config.rotary_layout
-            )
+        self.positions = RoFormerPositions(config)
         if config.pooler_activation is not None:
             self.pooler = RoFormerPooler(config)
         self.post_init()
@@ -149,17 +145,23 @@ class RoFormerModel(RoFormerPreTrainedModel):
         )
         if token_type_ids is not None:
             token_type_ids = layout.lay(token_type_ids)
-        hidden = self.embeddings(layout.lay(embeds), token_type_ids)
+        real = real_tokens(attention_mask, document_ids, shape[1])
+        embeds = self.positions.add_to(layout.lay(embeds), layout, real)
+        hidden = self.embeddings(embeds, token_type_ids)
         if hasattr(self, "embeddings_project"):
             hidden = self.embeddings_project(hidden)
         with_attentions = self._wants_attentions(output_attentions)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        rotations, relations = self.positions(
+            hidden, layout, real=real, document_ids=document_ids, cache=cache
+        )
         hidden, all_hidden, attentions = self.encoder(
             hidden,
             layout,
-            self._rotation(layout, hidden),
+            rotations,
             cache,
+            relations=relations,
             with_hidden=bool(output_hidden_states),
         )
         if isinstance(cache, LinearStateCache):
@@ -267,19 +269,18 @@ class RoFormerModel(RoFormerPreTrainedModel):
             num_keys=None if cache is None else cache.get_mask_sizes(shape[1], 0)[0],
         )
 
-    def _rotation(self, layout: TokenLayout, hidden: Tensor) -> Rotation | None:
-        """The one rotation of this forward pass; as exact as the model itself."""
-        if self.config.position_encoding != "rotary":
-            return None
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        return self.rope(layout.positions.to(hidden.device), dtype=dtype)
-
     def _wants_attentions(self, asked: bool | None) -> bool:
         wanted = self.config.output_attentions if asked is None else asked
         if wanted and self.config.is_linear:
             raise ConfigError(
                 "RoFormerModel: output_attentions was asked for, but attention_form "
                 f"{self.config.attention_form!r} never forms probabilities; only 'softmax' does."
+            )
+        if wanted and self.positions.relates:
+            raise ConfigError(
+                "RoFormerModel: output_attentions was asked for, but position_encoding "
+                f"{self.config.position_encoding!r} has an attention of its own, which does not "
+                "show its probabilities."
             )
         if wanted and self.config._attn_implementation != "eager":
             raise ConfigError(

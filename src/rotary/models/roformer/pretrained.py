@@ -10,7 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from rotary.attention.encodings import NezhaEncoding, ShawEncoding
 from rotary.attention.performer import FavorFeatures
+from rotary.embedding import RotaryEmbedding
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPredictions
 from rotary.models.roformer.layers import register_packed_attention
@@ -66,6 +68,13 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
             init.zeros_(module.bias)
+        if isinstance(module, ShawEncoding) and not isinstance(module, NezhaEncoding):
+            std = self.config.initializer_range
+            std = 0.02 if std is None else std
+            for table in (module.key_table, module.value_table):
+                init.trunc_normal_(table, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, RotaryEmbedding) and module.frequency_offset is not None:
+            init.zeros_(module.frequency_offset)
         if isinstance(module, FavorFeatures):
             init.copy_(module.projection, module.draws_of(0))
 
