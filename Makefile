@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+TRAIN  := $(VENV)/.train
 READY  := $(VENV)/.ready
+# One process for each core, each with one thread; the tests of a file stay together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 FIGURES := decay wavelengths schedules grid resolution
 KATEX   := 0.19.1
@@ -15,13 +18,17 @@ setup: $(READY)  ## Make .venv with the pinned versions and the package itself.
 
 # PyTorch comes first, from the constraints, so that nothing pulls another build of it;
 # the package is built without isolation, so that its extension is compiled against that PyTorch.
-$(READY): pyproject.toml constraints.txt setup.py src/rotary/kernels/cpu.cpp src/rotary/kernels/cpu_rows.h
+$(TRAIN): pyproject.toml constraints.txt setup.py src/rotary/kernels/cpu.cpp src/rotary/kernels/cpu_rows.h
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel torch numpy
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[train]'
+	@touch $(TRAIN)
+
+$(READY): $(TRAIN)
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## Pre-train a small RoFormer on real text and show it at work (writes runs/demo).
+demo: $(TRAIN)  ## Pre-train a small RoFormer on real text and show it at work (writes runs/demo).
 	$(BIN)/rotary pretrain --output runs/demo --overwrite
 	$(BIN)/rotary fill-mask runs/demo "Return a [MASK] of all the names in the module."
 
@@ -40,11 +47,11 @@ figures: $(READY)  ## Draw the figures of docs/theory anew.
 	for figure in $(FIGURES); do $(BIN)/rotary plot $$figure --output docs/theory/figures/$$figure.svg || exit 1; done
 
 test: lint katex  ## Everything that CI checks.
-	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"
+	$(PYTEST)
+	$(PYTEST) tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"
 
 test-fast: lint  ## The same without the slow tests.
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 $(VENV)/.bench: $(READY)
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[bench]'

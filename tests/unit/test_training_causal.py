@@ -20,10 +20,9 @@ from rotary.data.batches import ValidationBatches
 from rotary.data.byte_tokenizer import byte_tokenizer, is_byte_tokenizer
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.text import Document
-from rotary.data.vocabulary import frame, train_wordpiece
+from rotary.data.vocabulary import Frame, frame, train_wordpiece
 from rotary.errors import DataError
 from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
-from rotary.models.roformer.configuration_roformer import ATTENTION_FORMS
 from rotary.training.task import LanguageModeling
 
 CAUSAL = ["--objective", "causal", "--tokenizer", "bytes"]
@@ -134,6 +133,15 @@ def test_the_bigram_baseline_is_add_one_counts_of_pairs(rows):
         tokenize_documents(train, byte_tokenizer()), vocab_size=260, frame=frame(byte_tokenizer())
     )
     assert bigram_loss(counts, batches) == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_the_end_of_a_document_and_the_beginning_of_the_next_are_no_pair():
+    """Of weight where one token is both."""
+    counts = count_pairs(
+        tokenize_documents(DOCUMENTS, byte_tokenizer()), vocab_size=260, frame=Frame(258, 258, 258)
+    )
+    assert counts.first[258] == 3
+    assert 258 * 260 + 258 not in counts.pair.tolist()
 
 
 def test_a_document_does_not_see_its_neighbours_in_a_row(rows):
@@ -305,7 +313,6 @@ def test_causal_models_of_words_are_trained_too_and_resume_to_the_same_weights(t
     assert events[-1]["bigram_loss"] > 0
 
 
-@pytest.mark.skipif("performer" not in ATTENTION_FORMS, reason="the model has no performer yet")
 @pytest.mark.parametrize("name", ["performer", "performer-none"])
 def test_the_shipped_performer_trains_and_writes_when_it_is_small(name, tmp_path, capsys):
     corpus = write_corpus(tmp_path / "corpus.jsonl")

@@ -87,13 +87,18 @@ class LinearStateCache(Cache):
         self.num_tokens = 0
 
 
-def check_linear_cache(cache: Any) -> None:
-    """Raise unless a cache can hold the states of linear attention.
+def check_cache(cache: Any, *, is_linear: bool) -> None:
+    """Raise unless a cache can hold what the model's attention remembers.
 
     Raises:
         ConfigError: Naming what it is and what is accepted.
     """
-    if not isinstance(cache, LinearStateCache):
+    if isinstance(cache, LinearStateCache) and not is_linear:
+        raise ConfigError(
+            "RoFormerModel: the cache is a LinearStateCache, but softmax attention needs the keys "
+            "and values themselves. Leave the cache out, or give transformers.DynamicCache()."
+        )
+    if is_linear and not isinstance(cache, LinearStateCache):
         raise ConfigError(
             f"RoFormerModel: the cache is a {type(cache).__name__}, which holds keys and values; "
             "linear attention keeps sums instead. Leave the cache and cache_implementation out, or "

@@ -22,7 +22,7 @@ from rotary.models.roformer.heads import (
     token_loss,
 )
 from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
-from rotary.models.roformer.linear_layers import LinearStateCache, check_linear_cache
+from rotary.models.roformer.linear_layers import LinearStateCache, check_cache
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.token_layout import (
     TokenLayout,
@@ -217,8 +217,8 @@ class RoFormerModel(RoFormerPreTrainedModel):
             if self.config.is_linear:
                 return LinearStateCache(self.config.num_hidden_layers)
             return DynamicCache(config=self.config)
-        if cache is not None and self.config.is_linear:
-            check_linear_cache(cache)
+        if cache is not None:
+            check_cache(cache, is_linear=self.config.is_linear)
         return cache
 
     def _layout(
