@@ -120,6 +120,9 @@ def lay_in_rows(
         if columns > 1 or keys > 1:
             mask = order if mask is None else mask & order
         is_causal = False
+    if mask is not None and torch.compiler.is_exporting():
+        # onnxruntime's Attention (opset 23) does not broadcast the axis of the queries.
+        mask = mask.expand(-1, -1, columns, -1)
     return TokenLayout(shape, position_ids, mask, is_causal)
 
 
