@@ -37,6 +37,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
     }
     if torch.cuda.is_available():
