@@ -211,6 +211,13 @@ def test_tables_may_have_any_strides(backend):
     assert_matches_reference(
         rotate(x, *turned_tables, layout="half", backend=backend), reference=right
     )
+    # One table differs from sequence to sequence, the other is the same view for all.
+    each = torch.stack((cos, cos.flip(0)))
+    for unlike in ((each, sin.expand(B, L, D // 2)), (sin.expand(B, L, D // 2), each)):
+        right = rotate(x, unlike[0], unlike[1], layout="half", backend="plain")
+        assert_matches_reference(
+            rotate(x, *unlike, layout="half", backend=backend), reference=right
+        )
     one = torch.ones(1, 1).expand(L, D // 2)
     assert (rotate(x, one, one - one, layout="half", backend=backend) == x).all()
 

@@ -37,12 +37,15 @@ def gate(record: Record) -> list[str]:
     device = record.device
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 16, 64, dtype=torch.float64, generator=generator).bfloat16().double()
-    for layout, dtype in itertools.product(LAYOUTS, (torch.float32, torch.bfloat16, torch.float16)):
-        for name, rope, positions in _ropes(layout, x.shape):
-            angles = rope.angles(positions)
-            angles = angles.unsqueeze(1) if angles.ndim == 3 else angles
-            right = rotate_reference(x, angles, layout=layout)
-            rotation = rope(positions.to(device))
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    kinds = [(layout, *kind) for layout in LAYOUTS for kind in _ropes(layout, x.shape)]
+    for layout, name, rope, positions in kinds:
+        angles = rope.angles(positions)
+        angles = angles.unsqueeze(1) if angles.ndim == 3 else angles
+        right = rotate_reference(x, angles, layout=layout)
+        opposite = rotate_reference(x, -angles, layout=layout)
+        rotation = rope(positions.to(device))
+        for dtype in dtypes:
             given = x.to(device, dtype)
             what = f"{layout}, {dtype}, {name}"
             check(what, rotation(given).cpu(), right)
@@ -50,7 +53,7 @@ def gate(record: Record) -> list[str]:
             check(f"{what}, in place", rotation(given.clone(), inplace=True).cpu(), right)
             leaf = given.clone().requires_grad_()
             (back,) = torch.autograd.grad(rotation(leaf), leaf, given)
-            check(f"{what}, backward", back.cpu(), rotate_reference(x, -angles, layout=layout))
+            check(f"{what}, backward", back.cpu(), opposite)
     q = x.float().to(device)
     for peer in PEERS:
         if (peer.on_gpu_only and device == "cpu") or "compiled" in peer.name:
