@@ -23,12 +23,14 @@ class OptionalBuild(build_ext):
     """Build the extension if that is possible; say why if it is not."""
 
     def run(self) -> None:
+        """Build, or say why not."""
         try:
             super().run()
         except Exception as error:  # No compiler, no headers, an unknown flag: all the same here.
             self._skip(error)
 
     def build_extension(self, ext: Extension) -> None:
+        """Compile against the PyTorch that is installed."""
         try:
             from torch.utils.cpp_extension import include_paths, library_paths
 

@@ -22,6 +22,8 @@ class LayerRotaryEmbeddings(nn.Module):
     Args:
         layers: The frequencies of each layer in order; None for a layer without rotation.
         layout: Of all of them.
+        is_learnable: Learn an offset from the frequencies, for each layer its own; then equal ones
+            are not shared.
 
     Raises:
         ConfigError: If there is no layer.
@@ -39,13 +41,21 @@ class LayerRotaryEmbeddings(nn.Module):
         layers: Sequence[Frequencies | LengthSchedule | XPos | None],
         *,
         layout: Layout = "interleaved",
+        is_learnable: bool = False,
     ) -> None:
         super().__init__()
         if not layers:
             raise ConfigError("LayerRotaryEmbeddings: give the frequencies of at least one layer.")
-        distinct = list(dict.fromkeys(layer for layer in layers if layer is not None))
-        self.ropes = nn.ModuleList(RotaryEmbedding(each, layout=layout) for each in distinct)
-        self.index = [None if layer is None else distinct.index(layer) for layer in layers]
+        present = [layer for layer in layers if layer is not None]
+        distinct = present if is_learnable else list(dict.fromkeys(present))
+        self.ropes = nn.ModuleList(
+            RotaryEmbedding(each, layout=layout, is_learnable=is_learnable) for each in distinct
+        )
+        places = iter(range(len(present)))
+        self.index = [
+            None if layer is None else next(places) if is_learnable else distinct.index(layer)
+            for layer in layers
+        ]
 
     def forward(
         self,

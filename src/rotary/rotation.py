@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rotary.errors import ConfigError
-from rotary.kernels import Backend, Layout, rotate
+from rotary.kernels import Backend, Layout
 from rotary.kernels.contract import check_layout
+from rotary.kernels.dispatch import rotate_all
 
 
 class Rotation:
@@ -117,33 +118,17 @@ class Rotation:
                 "rotation.for_queries()(q), rotation.for_keys()(k)."
             )
         cos, sin, amplitude = self._scaled
-        layout = self.layout
-        first = rotate(
-            x,
+        turned = rotate_all(
+            (x, *more),
             cos,
             sin,
-            layout=layout,
+            layout=self.layout,
             amplitude=amplitude,
             length_axis=length_axis,
             inplace=inplace,
             backend=backend,
         )
-        if not more:
-            return first
-        others = [
-            rotate(
-                each,
-                cos,
-                sin,
-                layout=layout,
-                amplitude=amplitude,
-                length_axis=length_axis,
-                inplace=inplace,
-                backend=backend,
-            )
-            for each in more
-        ]
-        return (first, *others)
+        return turned if more else turned[0]
 
     def for_queries(self) -> Rotation:
         """What queries get: with xPos ``zeta ** ((m - centre) / scale_base)``, otherwise self."""

@@ -1,9 +1,4 @@
-"""The laws of the rotation, drawn: norm, composition, inverse, relative shift, identity at 0.
-
-Mutations these tests were seen to catch: the sign of sin flipped in one half or in both, channels
-swapped, theta halved, the base squared, the other layout, tables of the wrong
-axis, the tail turned.
-"""
+"""The laws of the rotation, drawn: norm, composition, inverse, relative shift, identity at 0."""
 
 import math
 from fractions import Fraction

@@ -8,7 +8,7 @@ from rotary.bench.suite import Record
 from rotary.rotation import Rotation
 
 TINY = {
-    "vocab_size": 200,
+    "vocab_size": 50_000,
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
@@ -29,13 +29,11 @@ def test_the_gate_is_red_when_nothing_turns(monkeypatch):
     monkeypatch.setattr(Rotation, "__call__", lambda self, *x, **_: x if len(x) > 1 else x[0])
     wrong = models._gate(Record())
     assert any("hidden states differ" in each for each in wrong)
-    assert any("losses differ" in each for each in wrong)
 
 
 def test_rows_and_bars_of_batches_and_training(monkeypatch):
     monkeypatch.setattr(models, "CMRC_LENGTHS", (5, 3, 9, 4))
     monkeypatch.setattr(models, "STEPS", {(2, 8): 3.0})
-    monkeypatch.setattr(models, "_ids", lambda *shape: models.torch.full(shape, 150))
     record = Record(repeats=3)
     models._batches(record, 3)
     models._training(record, 3)

@@ -1,9 +1,4 @@
-"""Every schedule against numbers made elsewhere: literals here, all arrays of the reference file.
-
-Mutations these tests were seen to catch: beta_fast and beta_slow swapped, the amplitude dropped,
-floor and ceil swapped, the index of the ramp shifted by one, low and high factor swapped, the
-exponent over dim instead of dim - 2, short and long divisors swapped, > turned into >=.
-"""
+"""Every schedule against numbers made elsewhere: literals, and all arrays of the reference file."""
 
 import json
 import math

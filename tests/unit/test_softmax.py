@@ -48,3 +48,36 @@ def test_lengths_have_to_add_up():
     assert "(2, 7, 4)" in str(caught.value)
     with pytest.raises(ShapeError, match="no negative length"):
         packed_attention(x, x, x, [8, -1])
+
+
+def new_varlen(q, k, v, ends, ends_k, longest, longest_k, *, scale=None, window_size=(-1, -1)):
+    assert window_size in ((-1, -1), (-1, 0))
+    return old_varlen(q, k, v, ends, ends_k, longest, longest_k, window_size[1] == 0, scale)
+
+
+def old_varlen(q, k, v, ends, ends_k, longest, longest_k, is_causal=False, scale=None):
+    assert ends.dtype == torch.int32
+    assert longest == longest_k == ends.diff().max()
+    out = []
+    for a, b in zip(ends[:-1].tolist(), ends_k[1:].tolist(), strict=True):
+        document = (x[a:b].transpose(0, 1) for x in (q, k, v))
+        mixed = scaled_dot_product_attention(*document, is_causal=is_causal, scale=scale)
+        out.append(mixed.transpose(0, 1))
+    return torch.cat(out)
+
+
+def varlen_of_torch_2_10(q, k, v, ends, ends_k, longest, longest_k, is_causal=False):
+    return old_varlen(q, k, v, ends, ends_k, longest, longest_k, is_causal)
+
+
+@pytest.mark.parametrize("kernel", [new_varlen, varlen_of_torch_2_10])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_gpu_kernel_is_called_rightly_in_old_and_new_pytorch(monkeypatch, kernel, is_causal):
+    """The kernel itself needs a GPU; a stand-in with its signature shows what it would be given."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    monkeypatch.setattr("rotary.attention.softmax._has_varlen_flash", lambda q, v: True)
+    q, k, v = (torch.randn(2, 9, 8, dtype=torch.float64) for _ in range(3))
+    got = packed_attention(q, k, v, [4, 2, 3], is_causal=is_causal, scale=0.3)
+    mask = block_mask([4, 2, 3], is_causal)
+    right = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(got, right, rtol=0, atol=1e-14)

@@ -20,7 +20,7 @@ from rotary.data.batches import ValidationBatches
 from rotary.data.byte_tokenizer import byte_tokenizer, is_byte_tokenizer
 from rotary.data.packing import PackedRows, tokenize_documents
 from rotary.data.text import Document
-from rotary.data.vocabulary import frame, train_wordpiece
+from rotary.data.vocabulary import Frame, frame, train_wordpiece
 from rotary.errors import DataError
 from rotary.models.roformer import RoFormerConfig, RoFormerForCausalLM
 from rotary.training.task import LanguageModeling
@@ -133,6 +133,15 @@ def test_the_bigram_baseline_is_add_one_counts_of_pairs(rows):
         tokenize_documents(train, byte_tokenizer()), vocab_size=260, frame=frame(byte_tokenizer())
     )
     assert bigram_loss(counts, batches) == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_the_end_of_a_document_and_the_beginning_of_the_next_are_no_pair():
+    """Of weight where one token is both."""
+    counts = count_pairs(
+        tokenize_documents(DOCUMENTS, byte_tokenizer()), vocab_size=260, frame=Frame(258, 258, 258)
+    )
+    assert counts.first[258] == 3
+    assert 258 * 260 + 258 not in counts.pair.tolist()
 
 
 def test_a_document_does_not_see_its_neighbours_in_a_row(rows):
@@ -302,3 +311,22 @@ def test_causal_models_of_words_are_trained_too_and_resume_to_the_same_weights(t
     assert without_times(read_events(killed)) == without_times(events)
     assert "validation_bits_per_byte" not in events[-1]
     assert events[-1]["bigram_loss"] > 0
+
+
+@pytest.mark.parametrize("name", ["performer", "performer-none"])
+def test_the_shipped_performer_trains_and_writes_when_it_is_small(name, tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    small = [
+        *("--model.hidden_size", "16", "--model.num_hidden_layers", "2"),
+        *("--model.num_attention_heads", "2", "--model.intermediate_size", "32"),
+        *("--training.passes", "1", "--training.workers", "0", "--training.precision", "float32"),
+        *("--stages", '[{"length":48,"batch":4,"steps":6}]', "--data.validation_length", "48"),
+        *("--training.learning_rate", "0.01", "--training.log_every", "1"),
+    ]
+    output = tmp_path / "run"
+    assert main(["pretrain", corpus, "--config", name, *small, "--output", str(output)]) == 0
+    losses = [event["loss"] for event in read_events(output) if event["event"] == "step"]
+    assert losses[-1] < losses[0] - 0.5
+    assert json.loads((output / "config.json").read_text())["attention_form"] == "performer"
+    capsys.readouterr()
+    assert generate(capsys, output, "The ", "--max-new-tokens", 8).startswith("The ")

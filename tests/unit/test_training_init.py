@@ -89,6 +89,25 @@ def test_without_positions_it_computes_what_bert_computes(bert):
     assert expected.std() > 0.5
 
 
+def test_learned_positions_are_taken_over_and_it_computes_what_bert_computes(bert, tmp_path):
+    model = own(position_encoding="learned", max_position_embeddings=64)
+    assert read_initial(bert).load_into(model) == ""
+    ids = torch.randint(0, 123, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    with torch.no_grad():
+        expected = BertForMaskedLM.from_pretrained(bert).eval()(ids, attention_mask=mask).logits
+        got = model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(got[mask == 1], expected[mask == 1], rtol=1e-4, atol=1e-4)
+    model.save_pretrained(tmp_path / "learned")
+    without = own()
+    notes = read_initial(tmp_path / "learned").load_into(without)
+    assert notes == "left out: its position encoding"
+    short = own(position_encoding="learned", max_position_embeddings=32)
+    with pytest.raises(RunError, match=r"of another shape: roformer\.positions\.encoding\.table"):
+        read_initial(bert).load_into(short)
+
+
 def test_old_names_bare_encoders_and_other_heads(bert, tokenizer, tmp_path):
     model = own()
     read_initial(bert).load_into(model)

@@ -95,10 +95,14 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " heads"]:
     """
     if num_heads < 1:
         raise ConfigError(f"alibi_slopes: num_heads is {num_heads}; it must be at least 1.")
+    return torch.tensor(_slopes(num_heads), dtype=torch.float64)
+
+
+def _slopes(num_heads: int) -> list[float]:
     power = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return torch.tensor((slopes + between)[:num_heads], dtype=torch.float64)
+    return (slopes + between)[:num_heads]
 
 
 class PositionEncoding(nn.Module):
@@ -154,7 +158,11 @@ class LearnedPositions(PositionEncoding):
                 would have to wait for the answer).
         """
         size = self.table.num_embeddings
-        if positions.device.type == "cpu" and positions.numel():
+        if (
+            positions.device.type == "cpu"
+            and positions.numel()
+            and not torch.compiler.is_compiling()
+        ):
             low, high = int(positions.min()), int(positions.max())
             if low < 0 or high >= size:
                 raise ConfigError(
@@ -238,7 +246,7 @@ class AlibiBias(_ScoreBias):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.slopes = tuple(alibi_slopes(num_heads).tolist())
+        self.slopes = tuple(_slopes(num_heads))  # Numbers, for models that begin without memory.
 
     def relate(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The penalty of each head, query and key."""

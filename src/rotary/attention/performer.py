@@ -47,6 +47,16 @@ def orthogonal_draws(num_features: int, dim: int, *, seed: int) -> Float[Tensor,
     return torch.cat(blocks).to(torch.float32)
 
 
+def default_num_features(head_dim: int) -> int:
+    """``head_dim * ln(head_dim)`` features, an even number of them, so that RoPE can turn pairs.
+
+    Example:
+        >>> default_num_features(64)
+        266
+    """
+    return 2 * max(1, int(head_dim * math.log(max(head_dim, 2))) // 2)
+
+
 class FavorFeatures(nn.Module):
     """Positive orthogonal random features of the softmax kernel, a :class:`FeatureMap`.
 
@@ -57,8 +67,7 @@ class FavorFeatures(nn.Module):
 
     Args:
         head_dim: Channels of queries and keys.
-        num_features: Number of features M; ``int(head_dim * ln(head_dim))`` made even when left
-            out, so that RoPE can turn the features in pairs.
+        num_features: Number of features M; :func:`default_num_features` when left out.
         seed: Of the draws; give every layer its own.
         redraw_interval: Training steps between two draws, for :meth:`at_step`; None never redraws.
 
@@ -88,7 +97,7 @@ class FavorFeatures(nn.Module):
     ) -> None:
         super().__init__()
         if num_features is None:
-            num_features = 2 * max(1, int(head_dim * math.log(max(head_dim, 2))) // 2)
+            num_features = default_num_features(head_dim)
         for name, value in (
             ("head_dim", head_dim),
             ("num_features", num_features),
@@ -101,6 +110,10 @@ class FavorFeatures(nn.Module):
         self.seed = seed
         self.redraw_interval = redraw_interval
         self.register_buffer("projection", self._draw(0))
+
+    def draws_of(self, step: int) -> Float[Tensor, "features dim"]:
+        """The draws of a training step, a pure function of (seed, step): float32, on the CPU."""
+        return self._draw(0 if self.redraw_interval is None else step // self.redraw_interval)
 
     def _draw(self, index: int) -> Tensor:
         # A generator on the CPU uses 32 bits of its seed, so both numbers are hashed into them.
@@ -122,7 +135,7 @@ class FavorFeatures(nn.Module):
                 "FavorFeatures.at_step: the draws are frozen in eval mode; call train() first."
             )
         if self.redraw_interval is not None:
-            self.projection.copy_(self._draw(step // self.redraw_interval))
+            self.projection.copy_(self.draws_of(step))
 
     def queries(self, q: Tensor, *, is_divided: bool) -> Tensor:
         """Features of queries, (..., L, M), float32 or wider."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +61,7 @@ def packed_attention(
             f"q, k and v have shapes {shapes}. Expected (heads, {tokens}, dim) each, and no "
             "negative length."
         )
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0.0 and tokens:
+    if tokens and dropout == 0.0 and _has_varlen_flash(q, v):
         return _varlen_flash(q, k, v, lengths, is_causal=is_causal, scale=scale)
     runs = [(length, len(list(run))) for length, run in groupby(n for n in lengths if n)]
     sizes = [length * count for length, count in runs]
@@ -76,22 +79,29 @@ def packed_attention(
     return (torch.cat(out) if len(out) > 1 else out[0]).transpose(0, 1)
 
 
+def _has_varlen_flash(q: Tensor, v: Tensor) -> bool:
+    dim = q.shape[-1]
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    return q.is_cuda and is_half and dim == v.shape[-1] and dim % 8 == 0 and dim <= 256
+
+
 def _varlen_flash(
     q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], *, is_causal: bool, scale: float | None
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
+    # PyTorch 2.10 has neither a scale nor a window here.
+    known = inspect.signature(varlen_attn).parameters
+    options: dict[str, Any] = {}
+    if is_causal:
+        options |= {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    if scale is not None and "scale" in known:
+        options["scale"] = scale
+    elif scale is not None:
+        q = q * (scale * math.sqrt(q.shape[-1]))
     ends = torch.tensor([0, *lengths]).cumsum(0).to(device=q.device, dtype=torch.int32)
-    out = varlen_attn(
-        q.transpose(0, 1),
-        k.transpose(0, 1),
-        v.transpose(0, 1),
-        ends,
-        ends,
-        max(lengths),
-        max(lengths),
-        scale=scale,
-        window_size=(-1, 0) if is_causal else (-1, -1),
-    )
+    longest = max(lengths)
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    out = varlen_attn(q, k, v, ends, ends, longest, longest, **options)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1)

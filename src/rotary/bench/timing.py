@@ -20,7 +20,10 @@ from rotary.errors import ConfigError, RunError
 Case = Callable[[], object]
 
 COLD = 1.3
-"""A run whose ``clone`` takes more than this many times its ``copy_`` paid for fresh pages."""
+"""A run whose ``clone`` takes more than this many times its ``copy_`` paid for fresh pages.
+
+One in which ``copy_`` is that much slower was disturbed: it only ever does less.
+"""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def interleave_with_floor(
     repeats: int = 25,
     synchronize: Case | None = None,
 ) -> dict[str, Timing]:
-    """Time cases beside the two floors, and repeat a run in which the allocator was cold.
+    """Time cases beside the two floors, and repeat a run in which these two disagree.
 
     Args:
         cases: All cases, the two floors among them.
@@ -145,19 +148,20 @@ def interleave_with_floor(
         synchronize: See :func:`interleave`.
 
     Raises:
-        RunError: If ``clone`` stays above 1.3 times ``copy_``: every ratio to it would look good.
+        RunError: If one of the two stays above 1.3 times the other: no ratio to them means
+            anything then, and with a slow ``clone`` every one would look good.
     """
     seen = []
     for _ in range(tries):
         timings = interleave(cases, repeats=repeats, synchronize=synchronize)
         seen.append(timings[clone].seconds / timings[copy].seconds)
-        if seen[-1] <= COLD:
+        if 1 / COLD <= seen[-1] <= COLD:
             return timings
     listed = ", ".join(f"{ratio:.2f}" for ratio in seen)
     raise RunError(
         f"benchmark: in {tries} runs {clone} took {listed} times {copy}; above {COLD} the memory "
-        "allocator hands out fresh pages and no ratio to a clone means anything. Run it again on a "
-        "quiet machine."
+        "allocator hands out fresh pages, far below 1 the machine is busy, and no ratio to a clone "
+        "means anything. Run it again on a quiet machine."
     )
 
 

@@ -260,12 +260,13 @@ ROTARY_TARGET static void prepare_rows(const TableRows& rows, void* memory) {
   }
 }
 
-template <class Number, class Compute, bool interleaved>
-ROTARY_TARGET static void turn_rows(const Rows& given) {
+// `known` is the number of planes where the compiler is to know it, and unroll; otherwise 0.
+template <class Number, class Compute, bool interleaved, int64_t known>
+ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
   using Stored = typename Number::Stored;
   using Block = BlockOf<Number, Compute, interleaved>;
   const Rows rows = given;  // A copy of our own: what is written to out cannot change it.
-  const int64_t planes = rows.planes;
+  const int64_t planes = known != 0 ? known : rows.planes;
   const size_t row_bytes = static_cast<size_t>(rows.dim) * sizeof(Stored);
   const size_t turned_bytes = static_cast<size_t>(2 * planes) * sizeof(Stored);
   const size_t tail_bytes = row_bytes - turned_bytes;
@@ -305,6 +306,15 @@ ROTARY_TARGET static void turn_rows(const Rows& given) {
     out_row += rows.out_step;
     table_row += rows.table_step;
   }
+}
+
+template <class Number, class Compute, bool interleaved>
+ROTARY_TARGET static void turn_rows(const Rows& rows) {
+  if constexpr (BlockOf<Number, Compute, interleaved>::planes != 0) {  // Heads of 64 and of 128.
+    if (rows.planes == 32) return turn_known_rows<Number, Compute, interleaved, 32>(rows);
+    if (rows.planes == 64) return turn_known_rows<Number, Compute, interleaved, 64>(rows);
+  }
+  turn_known_rows<Number, Compute, interleaved, 0>(rows);
 }
 
 template <class Number, class Table, bool interleaved>

@@ -2,6 +2,7 @@
 
 from rotary.models.register import register
 from rotary.models.roformer import (
+    LinearStateCache,
     RoFormerConfig,
     RoFormerForCausalLM,
     RoFormerForMaskedLM,
@@ -19,6 +20,7 @@ from rotary.models.roformer import (
 )
 
 __all__ = [
+    "LinearStateCache",
     "RoFormerConfig",
     "RoFormerForCausalLM",
     "RoFormerForMaskedLM",

@@ -52,10 +52,15 @@ _EXPRESSED = {
     *("architectures", "pooling", "pooler_activation", "is_prefix_lm"),
 }
 
+# The one encoding that can take a BERT's positions over.
+_BERT_POSITIONS = "roformer.embeddings.position_embeddings.weight"
+_LEARNED_POSITIONS = "roformer.positions.encoding.table.weight"
+
 # What a checkpoint may hold that a RoFormer for language modelling has no place for.
 _LEFT_OUT = {
     "embeddings.position_embeddings.": "absolute positions",
     "embeddings.position_ids": "",
+    "positions.encoding.": "position encoding",
     "encoder.embed_positions.": "",  # Stock RoFormer's frozen sines, which ours makes anew.
     "pooler.": "pooler",
     "cls.seq_relationship.": "next-sentence head",
@@ -118,6 +123,8 @@ class Initial:
         """
         own = model.state_dict()
         weights = {_own_name(name): tensor for name, tensor in _read_weights(self.path).items()}
+        if model.config.position_encoding == "learned" and _BERT_POSITIONS in weights:
+            weights[_LEARNED_POSITIONS] = weights.pop(_BERT_POSITIONS)
         _untie(weights, self.path)
         left_out = [name for name in weights if name not in own and _is_left_out(name)]
         notes = _describe({name: weights.pop(name) for name in left_out})

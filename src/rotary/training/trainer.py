@@ -241,10 +241,22 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer = trainer
         self._began = 0.0
         self._rate = 0.0
+        self._has_draws = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
         self._began = time.perf_counter()
+        self._has_draws = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put a Performer's random features of this step in place, also where a run goes on."""
+        model = self.trainer.model
+        every = getattr(model.config, "redraw_interval", None)
+        if every is None or (self._has_draws and state.global_step % every):
+            return
+        model.train()  # As the Trainer does next; the features are frozen in eval mode.
+        model.set_training_step(state.global_step)
+        self._has_draws = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Validation is not part of the time of a step."""

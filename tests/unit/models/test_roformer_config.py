@@ -3,6 +3,7 @@ import json
 import pytest
 
 from rotary.errors import ConfigError
+from rotary.frequencies import inverse_power
 from rotary.models import RoFormerConfig
 from rotary.models.roformer import RotaryRoFormerConfig
 
@@ -12,7 +13,7 @@ def test_defaults_are_the_released_base_model():
     assert (config.hidden_size, config.num_hidden_layers, config.head_dim) == (768, 12, 64)
     assert config.layer_norm_eps == 1e-12
     assert config.embedding_size == 768
-    assert config.rotary_base == 10000.0
+    assert config.layer_frequencies() == [inverse_power(64, 10000.0)] * 12
 
 
 def test_all_problems_are_named_at_once():
@@ -76,5 +77,6 @@ def test_the_file_names_the_model_type_that_the_values_need(values, model_type, 
 
 def test_the_base_is_read_in_transformers_old_and_new_spelling():
     new = RoFormerConfig(rope_parameters={"rope_type": "default", "rope_theta": 500.0})
-    assert new.rotary_base == RoFormerConfig(rope_theta=500.0).rotary_base == 500.0
+    old = RoFormerConfig(rope_theta=500.0)
+    assert new.layer_frequencies() == old.layer_frequencies() == [inverse_power(64, 500.0)] * 12
     assert RoFormerConfig().rope_parameters is None

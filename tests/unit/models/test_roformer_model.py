@@ -260,10 +260,10 @@ def test_saving_and_loading_keeps_every_bit(tmp_path):
 def test_frequencies_survive_meta_and_casts(tmp_path):
     model = model_of(RoFormerForMaskedLM, dtype=torch.float32)
     model.save_pretrained(tmp_path)
-    exact = model.roformer.rope.frequencies
+    exact = model.roformer.positions.rope.ropes[0].frequencies
     back = RoFormerForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert back.roformer.rope.frequencies == exact
-    assert back.bfloat16().double().roformer.rope.frequencies == exact
+    assert back.roformer.positions.rope.ropes[0].frequencies == exact
+    assert back.bfloat16().double().roformer.positions.rope.ropes[0].frequencies == exact
     with torch.device("meta"):
         empty = RoFormerForMaskedLM(model.config)
     filled = empty.to_empty(device="cpu")
@@ -306,12 +306,12 @@ def test_angles_of_a_float64_model_are_float64_and_of_a_half_model_float32():
     torch.testing.assert_close(wide, again, rtol=0, atol=1e-8)
     seen = []
     half = model_of(dtype=torch.bfloat16)
-    original = type(half.rope).forward
+    original = type(half.positions.rope).forward
 
-    def spy(self, positions, *, dtype):
+    def spy(self, positions, *, lengths, dtype):
         seen.append(dtype)
-        return original(self, positions, dtype=dtype)
+        return original(self, positions, lengths=lengths, dtype=dtype)
 
-    half.rope.forward = spy.__get__(half.rope)
+    half.positions.rope.forward = spy.__get__(half.positions.rope)
     assert hidden_of(half, ids).dtype == torch.bfloat16
     assert seen == [torch.float32]

@@ -131,7 +131,7 @@ def test_what_is_not_a_vocabulary_is_refused(tmp_path):
         RoFormerTokenizer(path)
     with pytest.raises(DataError, match="ids of vocab are not 0 to 1"):
         RoFormerTokenizer({"a": 0, "b": 2})
-    with pytest.raises(DataError, match=r"neither vocab.txt nor tokenizer.json"):
+    with pytest.raises(DataError, match=r"neither vocab\.txt nor tokenizer\.json"):
         RoFormerTokenizer.from_pretrained(tmp_path.parent)
     with pytest.raises(ConfigError, match="level is 'wrods'; accepted are 'word', 'character'"):
         RoFormerTokenizer(VOCABULARY, level="wrods")

@@ -2,6 +2,7 @@
 
 from rotary.models.roformer.causal_lm import RoFormerForCausalLM
 from rotary.models.roformer.configuration_roformer import RoFormerConfig, RotaryRoFormerConfig
+from rotary.models.roformer.linear_layers import LinearStateCache
 from rotary.models.roformer.modeling_roformer import RoFormerForMaskedLM, RoFormerModel
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.sequence_heads import (
@@ -18,6 +19,7 @@ from rotary.models.roformer.tokenization_roformer import RoFormerTokenizer
 from rotary.models.roformer.vocabulary import check_fits, read_vocabulary, train_vocabulary
 
 __all__ = [
+    "LinearStateCache",
     "RoFormerConfig",
     "RoFormerForCausalLM",
     "RoFormerForMaskedLM",

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rotary.errors import ConfigError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerLMHead, check_labels, finish, token_loss
+from rotary.models.roformer.linear_layers import LinearStateCache
 from rotary.models.roformer.modeling_roformer import RoFormerLMModel, RoFormerModel
 from rotary.models.roformer.token_layout import lay_in_rows
 
@@ -26,7 +27,9 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
     """RoFormer that predicts the next token (RoFormer-GPT; with ``is_prefix_lm`` RoFormer-Sim).
 
     A cached key keeps the position it was given, so text of any length is written with one
-    rotation per step, and left padding and packed rows give what each text gives alone.
+    rotation per step, and left padding and packed rows give what each text gives alone. With a
+    linear ``attention_form`` the cache is a state of constant size, and a step costs the same at
+    any length; it cannot take tokens back, so assisted decoding is refused.
 
     Example:
         >>> config = RoFormerConfig(
@@ -46,6 +49,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
                 "has to predict; use is_decoder=True, also with "
                 "from_pretrained(..., is_decoder=True)."
             )
+        self._is_stateful = config.is_linear
         self.roformer = RoFormerModel(config)
         self.cls = RoFormerLMHead(config)
         self.post_init()
@@ -140,6 +144,29 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
             )
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, **kwargs)
         return inputs
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Give linear attention its own kind of cache; see transformers' ``generate``."""
+        is_plain = model_kwargs.get("cache") is None and generation_config.use_cache is not False
+        if not (self.config.is_linear and is_plain):
+            return super()._prepare_cache_for_generation(
+                generation_config, model_kwargs, *args, **kwargs
+            )
+        wanted = generation_config.cache_implementation
+        if wanted not in (None, "dynamic"):
+            raise ConfigError(
+                f"RoFormerForCausalLM.generate: cache_implementation is {wanted!r}, but linear "
+                "attention keeps a state of constant size, on the model's device; leave it out."
+            )
+        if generation_config.is_assistant:
+            raise ConfigError(
+                "RoFormerForCausalLM.generate: a linear model cannot assist another one, because "
+                "its state cannot take tokens back; use a softmax model."
+            )
+        model_kwargs["cache"] = LinearStateCache(self.config.num_hidden_layers)
+        return None
 
     def _update_model_kwargs_for_generation(
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

@@ -8,11 +8,19 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from rotary.attention.encodings import ENCODINGS as POSITION_ENCODINGS
+from rotary.attention.performer import default_num_features
 from rotary.errors import ConfigError, one_of
+from rotary.frequencies import Frequencies, LengthSchedule, XPos
 from rotary.kernels.contract import LAYOUTS, Layout
+from rotary.models.roformer.position_values import (
+    LEARNED_TYPE,
+    frequencies_of,
+    head_problems,
+    is_plain_rotary,
+)
 
-POSITION_ENCODINGS = ("rotary", "none")
-ATTENTION_FORMS = ("softmax",)
+ATTENTION_FORMS = ("softmax", "numerator", "cosine", "performer")
 NORM_TYPES = ("layer_norm", "rms_norm")
 NORM_POSITIONS = ("post", "pre")
 POOLINGS = ("first", "mean")
@@ -31,6 +39,10 @@ _REFUSED_BY_STOCK = "add_cross_attention"
 """A field that is always False here and that stock insists on being a truth value. A text in its
 place makes ``transformers.RoFormerModel.from_pretrained`` stop and show that text; a model type it
 does not know it would only warn about, and leave the weights it does not find at random."""
+
+
+_OLD_ROPE_NAMES = {"rope_theta", "rope_scaling", "partial_rotary_factor"}
+"""What stood beside, or in place of, ``rope_parameters``; transformers moves it there."""
 
 
 class RoFormerConfig(PreTrainedConfig):
@@ -52,7 +64,8 @@ class RoFormerConfig(PreTrainedConfig):
         hidden_dropout_prob: Dropout of embeddings and of what each sub-layer adds.
         attention_probs_dropout_prob: Dropout of attention probabilities. 0 keeps the CPU's fast
             attention kernel in training.
-        max_position_embeddings: The length the model was trained for. Not a limit.
+        max_position_embeddings: The length the model was trained for. Not a limit, except for
+            ``position_encoding="learned"``, which has that many vectors.
         type_vocab_size: Number of segments; 0 leaves the segment embedding out.
         initializer_range: Standard deviation of the truncated normal (cut at two of it) that
             weights and embeddings start from; None takes ``1 / sqrt(width * layers)``
@@ -60,10 +73,24 @@ class RoFormerConfig(PreTrainedConfig):
         layer_norm_eps: Added to variances; 1e-12 is what the released weights were trained with.
         pad_token_id: The token of padding; it is never attended to only by ``attention_mask``.
         rotary_value: Rotate the values too (the small ELECTRA models).
-        use_cache: Return the keys and values of a decoder for the next step.
+        use_cache: Return the keys and values of a decoder for the next step, or, with linear
+            attention, its state.
         is_decoder: Let a token see only what came before it.
-        position_encoding: How positions enter: ``"rotary"``, or ``"none"``.
-        attention_form: ``"softmax"``.
+        position_encoding: How positions enter: ``"rotary"``; ``"learned"`` or ``"sinusoidal"``
+            vectors added to the input; ``"shaw"``, ``"nezha"``, ``"t5"`` or ``"alibi"`` in the
+            attention, where they need softmax and time and memory quadratic in the length of a
+            document; or ``"none"``.
+        attention_form: ``"softmax"``, or one whose cost is linear in the length:
+            ``"numerator"`` (features ``elu(x) + 1``, turned in the numerator only: the first post),
+            ``"cosine"`` (weights ``1 + cos``) or ``"performer"`` (FAVOR+, features turned as in the
+            paper's eq. 19). All four have the same weights, so a softmax checkpoint can be loaded
+            as any of them and trained on. A linear form has no probabilities, so
+            ``attention_probs_dropout_prob`` plays no part in it.
+        num_features: Random features of a head, for ``"performer"``; about
+            ``head_dim * ln(head_dim)`` when None.
+        redraw_interval: Training steps between two draws of these features; None never redraws.
+            See :meth:`RoFormerPreTrainedModel.set_training_step`.
+        feature_seed: Seed of the draws; every layer has its own from it.
         norm_type: ``"layer_norm"``, or ``"rms_norm"``, which has no weights (RoFormer-V2).
         norm_position: Normalise after each sub-layer is added (``"post"``, the paper) or before
             each sub-layer (``"pre"``, with one more norm at the end).
@@ -82,7 +109,13 @@ class RoFormerConfig(PreTrainedConfig):
         sparse_logits: In language modelling with labels, compute logits only where there is a
             label; the loss is the same.
         rope_parameters: Schedule of the frequencies in transformers' spelling, for instance
-            ``{"rope_type": "default", "rope_theta": 500000.0}``. None is RoFormer's base, 10000.
+            ``{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}``, with
+            ``partial_rotary_factor`` where only a part of a head turns. None is RoFormer's base,
+            10000. Where they depend on the length, that of a document is its last position and
+            one; in generation it stays what it was when the text was first read.
+        rotary_parameters: Frequencies that transformers has no words for, as the recipe that
+            :func:`rotary.frequencies.from_recipe` reads. Those of type ``"mixed"`` are
+            learned, for each layer and head its own, and start from its ``seed``.
         bos_token_id: Token that starts a generated text.
         eos_token_id: Token, or tokens, that end it.
         add_cross_attention: Not built; only False.
@@ -123,6 +156,9 @@ class RoFormerConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     position_encoding: str = "rotary"
     attention_form: str = "softmax"
+    num_features: int | None = None
+    redraw_interval: int | None = 1000
+    feature_seed: int = 0
     norm_type: str = "layer_norm"
     norm_position: str = "post"
     rotary_layout: Layout = "interleaved"
@@ -134,6 +170,7 @@ class RoFormerConfig(PreTrainedConfig):
     is_prefix_lm: bool = False
     sparse_logits: bool = False
     rope_parameters: dict[str, Any] | None = None
+    rotary_parameters: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Fill in what follows from other values, then check everything."""
@@ -144,13 +181,15 @@ class RoFormerConfig(PreTrainedConfig):
             self.lm_head = "transform" if self.use_bias else "direct"
         self.nope_layers = list(self.nope_layers)
         # transformers fills `rope_parameters` in; left out, it stays out, and the file is stock.
-        given, legacy = self.rope_parameters, {"rope_theta", "rope_scaling"} & kwargs.keys()
+        given, legacy = self.rope_parameters, _OLD_ROPE_NAMES & kwargs.keys()
         super().__post_init__(**kwargs)
         if given is None and not legacy:
             self.rope_parameters = None
         problems += _problems(self)
         if problems:
             raise ConfigError("RoFormerConfig: " + "\n  ".join(problems))
+        if self.attention_form == "performer" and self.num_features is None:
+            self.num_features = default_num_features(self.head_dim)
 
     @property
     def head_dim(self) -> int:
@@ -158,9 +197,32 @@ class RoFormerConfig(PreTrainedConfig):
         return self.hidden_size // self.num_attention_heads
 
     @property
-    def rotary_base(self) -> float:
-        """Base of the frequencies."""
-        return float((self.rope_parameters or {}).get("rope_theta", 10000.0))
+    def is_linear(self) -> bool:
+        """Whether attention costs the same for every token, however long the text."""
+        return self.attention_form != "softmax"
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels that turn: those of a head, or the random features of one."""
+        if self.attention_form == "performer":
+            return self.num_features or default_num_features(self.head_dim)
+        return self.head_dim
+
+    @property
+    def has_learned_frequencies(self) -> bool:
+        """Whether the frequencies are learned, each layer its own."""
+        return (self.rotary_parameters or {}).get("type") == LEARNED_TYPE
+
+    def layer_frequencies(self) -> list[Frequencies | LengthSchedule | XPos | None]:
+        """The frequencies of each layer; None for one that does not rotate."""
+        layers = range(self.num_hidden_layers)
+        if self.position_encoding != "rotary":
+            return [None for _ in layers]
+        if self.has_learned_frequencies:
+            made = [frequencies_of(self, layer) for layer in layers]
+        else:
+            made = [frequencies_of(self, 0)] * len(layers)
+        return [None if layer in self.nope_layers else made[layer] for layer in layers]
 
     def differences_from_stock(self) -> list[str]:
         """Name the values that transformers' own RoFormer would not compute equally."""
@@ -178,8 +240,9 @@ class RoFormerConfig(PreTrainedConfig):
             "is_prefix_lm": False,
         }
         different = [name for name, value in stock.items() if getattr(self, name) != value]
-        if self.rotary_base != 10000.0:
-            different.append("rope_parameters")
+        if self.position_encoding == "rotary" and not is_plain_rotary(self):
+            name = "rotary_parameters" if self.rotary_parameters else "rope_parameters"
+            different.append(name)
         if self.type_vocab_size == 0:
             different.append("type_vocab_size")
         if self.initializer_range is None:
@@ -213,7 +276,10 @@ class RoFormerConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read either model type; see :class:`transformers.PreTrainedConfig`."""
-        return super().from_dict(_as_type(config_dict, cls.model_type), **kwargs)
+        # transformers would set what is given beside the file afterwards, unchecked.
+        own = {name: kwargs.pop(name) for name in RoFormerConfig.__annotations__.keys() & kwargs}
+        values = {**_as_type(config_dict, cls.model_type), **own}
+        return super().from_dict(values, **kwargs)
 
 
 class RotaryRoFormerConfig(RoFormerConfig):
@@ -273,7 +339,7 @@ def _problems(config: RoFormerConfig) -> list[str]:
             found.append(f"{name} is {value!r}; it is a whole number, {least} or more.")
             bad_sizes = True
     if not bad_sizes:
-        found += _head_problems(config)
+        found += head_problems(config)
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         value = getattr(config, name)
         if not isinstance(value, (int, float)) or not 0 <= value < 1:
@@ -288,30 +354,37 @@ def _problems(config: RoFormerConfig) -> list[str]:
         found.append("add_cross_attention is True; this RoFormer has no cross attention.")
     if config.is_prefix_lm and not (config.is_decoder and config.type_vocab_size >= 2):
         found.append("is_prefix_lm needs is_decoder=True and two segments (type_vocab_size=2).")
-    kind = (config.rope_parameters or {}).get("rope_type", "default")
-    if kind != "default":
-        found.append(one_of("rope_parameters['rope_type']", kind, ("default",)))
+    if config.is_linear:
+        found += _linear_problems(config)
     return found
 
 
-def _head_problems(config: RoFormerConfig) -> list[str]:
-    found = []
-    hidden, heads = config.hidden_size, config.num_attention_heads
-    if hidden % heads:
-        fitting = [n for n in range(1, hidden + 1) if hidden % n == 0 and hidden // n % 2 == 0]
-        near = min(fitting, key=lambda n: abs(n - heads), default=1)
-        found.append(
-            f"hidden_size {hidden} does not split into num_attention_heads {heads}; "
-            f"{near} heads would do."
+def _linear_problems(config: RoFormerConfig) -> list[str]:
+    form = config.attention_form
+    found = [
+        f"{name} is True, but attention_form is {form!r}; {why}"
+        for name, why in (
+            ("is_prefix_lm", "which pairs of tokens see each other is free in 'softmax' alone."),
+            ("rotary_value", "the values are turned in 'softmax' alone."),
         )
-    elif config.position_encoding == "rotary" and config.head_dim % 2:
-        found.append(
-            f"hidden_size {hidden} and num_attention_heads {heads} make heads of {hidden // heads} "
-            "channels; rotary turns channels in pairs, so the number must be even."
-        )
-    outside = [i for i in config.nope_layers if not 0 <= i < config.num_hidden_layers]
-    if outside:
-        found.append(
-            f"nope_layers names {outside}; the layers are 0 to {config.num_hidden_layers - 1}."
-        )
+        if getattr(config, name)
+    ]
+    if form != "performer":
+        return found
+    for name, least, accepts_none in (
+        ("num_features", 1, True),
+        ("redraw_interval", 1, True),
+        ("feature_seed", 0, False),
+    ):
+        value = getattr(config, name)
+        if value is None and accepts_none:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            more = ", or None" if accepts_none else ""
+            found.append(f"{name} is {value!r}; it is a whole number, {least} or more{more}.")
+        elif name == "num_features" and value % 2 and config.position_encoding == "rotary":
+            found.append(
+                f"num_features is {value}; rotary turns the features in pairs, so the number must "
+                f"be even: {value + 1} would do."
+            )
     return found

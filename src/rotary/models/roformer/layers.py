@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from rotary._shapes import Float
+from rotary.attention.performer import FavorFeatures
 from rotary.attention.softmax import packed_attention
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
+from rotary.models.roformer.linear_layers import attend_linearly
+from rotary.models.roformer.position_terms import Relations
 from rotary.models.roformer.token_layout import TokenLayout
 from rotary.rotation import Rotation
 
@@ -144,7 +148,7 @@ class RoFormerEmbeddings(nn.Module):
 
 
 class RoFormerSelfAttention(nn.Module):
-    """Project, rotate queries and keys, attend."""
+    """Project, rotate queries and keys (in the linear forms their features), attend."""
 
     def __init__(self, config: RoFormerConfig, layer_idx: int) -> None:
         super().__init__()
@@ -155,25 +159,57 @@ class RoFormerSelfAttention(nn.Module):
         self.key = linear(config, config.hidden_size, config.hidden_size)
         self.value = linear(config, config.hidden_size, config.hidden_size)
         self.is_causal = config.is_decoder
-        self.rotates = config.position_encoding == "rotary" and layer_idx not in config.nope_layers
+        self.favor = None
+        if config.attention_form == "performer":
+            self.favor = FavorFeatures(
+                config.head_dim,
+                config.num_features,
+                seed=(config.feature_seed << 16) + layer_idx,
+                redraw_interval=config.redraw_interval,
+            )
 
     def forward(
-        self, hidden: Tensor, layout: TokenLayout, rotation: Rotation | None, cache: Any
+        self,
+        hidden: Tensor,
+        layout: TokenLayout,
+        rotation: Rotation | None,
+        cache: Any,
+        relations: Relations | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended values (batch, length, hidden) and, if eager, the probabilities."""
         q, k, v = (
             linear(hidden).unflatten(-1, (self.num_heads, -1))
             for linear in (self.query, self.key, self.value)
         )
-        if self.rotates and rotation is not None:
-            if rotation.cos.device != q.device:  # Layers spread over devices.
-                rotation = rotation.to(q.device)
-            q, k = rotation(q, k, length_axis=-3)
+        if rotation is not None and rotation.cos.device != q.device:  # Spread over devices.
+            rotation = rotation.to(q.device)
+        if self.config.is_linear:
+            mixed = attend_linearly(
+                q,
+                k,
+                v,
+                layout,
+                rotation,
+                attention_form=self.config.attention_form,
+                favor=self.favor,
+                layer_state=None if cache is None else cache.layers[self.layer_idx],
+            )
+            return mixed.flatten(2), None
+        if rotation is not None:
+            if rotation.decay is None:
+                q, k = rotation(q, k, length_axis=-3)
+            else:  # xPos scales queries and keys in opposite senses.
+                q = rotation.for_queries()(q, length_axis=-3)
+                k = rotation.for_keys()(k, length_axis=-3)
             if self.config.rotary_value:
                 v = rotation(v, length_axis=-3)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if relations is not None:
+            mixed = relations.attend(q, k, v, layer=self.layer_idx, dropout=dropout)
+            return mixed.transpose(1, 2).flatten(2), None
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention
         )
@@ -184,7 +220,7 @@ class RoFormerSelfAttention(nn.Module):
             v,
             layout.mask,
             scaling=q.shape[-1] ** -0.5,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            dropout=dropout,
             is_causal=layout.is_causal,
             **layout.attention_arguments(self.config._attn_implementation),
         )
@@ -220,10 +256,16 @@ class RoFormerAttention(nn.Module):
         self.output = RoFormerSublayerOutput(config, config.hidden_size)
 
     def forward(
-        self, hidden: Tensor, layout: TokenLayout, rotation: Rotation | None, cache: Any
+        self,
+        hidden: Tensor,
+        layout: TokenLayout,
+        rotation: Rotation | None,
+        cache: Any,
+        relations: Relations | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend and add."""
-        mixed, probabilities = self.self(self.output.before(hidden), layout, rotation, cache)
+        before = self.output.before(hidden)
+        mixed, probabilities = self.self(before, layout, rotation, cache, relations)
         return self.output(mixed, hidden), probabilities
 
 
@@ -250,10 +292,15 @@ class RoFormerLayer(GradientCheckpointingLayer):
         self.output = RoFormerSublayerOutput(config, config.intermediate_size)
 
     def forward(
-        self, hidden: Tensor, layout: TokenLayout, rotation: Rotation | None, cache: Any = None
+        self,
+        hidden: Tensor,
+        layout: TokenLayout,
+        rotation: Rotation | None,
+        cache: Any = None,
+        relations: Relations | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the hidden states and, if eager, the attention probabilities."""
-        hidden, probabilities = self.attention(hidden, layout, rotation, cache)
+        hidden, probabilities = self.attention(hidden, layout, rotation, cache, relations)
         wide = self.intermediate(self.output.before(hidden))
         return self.output(wide, hidden), probabilities
 
@@ -273,16 +320,19 @@ class RoFormerEncoder(nn.Module):
         self,
         hidden: Tensor,
         layout: TokenLayout,
-        rotation: Rotation | None,
+        rotations: Sequence[Rotation | None],
         cache: Any,
         *,
+        relations: Relations | None = None,
         with_hidden: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor | None, ...]]:
         """Return the last hidden states, all of them if wanted, and the probabilities."""
         all_hidden = [hidden] if with_hidden else []
         attentions = []
-        for layer in self.layer:
-            hidden, probabilities = layer(hidden, layout, rotation, cache=cache)
+        for layer, rotation in zip(self.layer, rotations, strict=True):
+            hidden, probabilities = layer(
+                hidden, layout, rotation, cache=cache, relations=relations
+            )
             attentions.append(probabilities)
             if with_hidden:
                 all_hidden.append(hidden)

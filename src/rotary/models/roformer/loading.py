@@ -12,7 +12,10 @@ from rotary.errors import ConfigError
 STOCK_TABLE = "encoder.embed_positions.weight"
 """The frozen sine table in transformers' state dicts; ours are made exactly, for any length."""
 
-BASE_PARTS = ("embeddings.", "embeddings_project.", "encoder.", "pooler.")
+DRAWS = r"\.favor\.projection$"
+"""The Performer's draws, as a pattern: they follow from the config where a file has none."""
+
+BASE_PARTS = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "positions.")
 
 
 def rename_for(
@@ -56,6 +59,8 @@ def _advice(missing: list[str], unexpected: list[str]) -> str:
             "Weights without biases and norms are RoFormer-V2's; as a V1 model they would predict "
             "noise. The config of the checkpoint has to say so."
         )
+    if any("positions." in name for name in missing + unexpected):
+        return "Its position encoding is another; the config has to name it (position_encoding)."
     if any("pooler." in name for name in unexpected):
         return "The checkpoint has a pooler (RoFormer-Sim); the config has to ask for one."
     return "The sizes in the config (layers, embedding_size, type_vocab_size) have to be its own."

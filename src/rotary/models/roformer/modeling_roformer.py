@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 
-from rotary.embedding import RotaryEmbedding
 from rotary.errors import ConfigError, ShapeError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import (
@@ -22,14 +21,16 @@ from rotary.models.roformer.heads import (
     token_loss,
 )
 from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
+from rotary.models.roformer.linear_layers import LinearStateCache, check_cache
+from rotary.models.roformer.position_terms import RoFormerPositions, real_tokens
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.token_layout import (
     TokenLayout,
     check_batch,
     lay_end_to_end,
+    lay_for_linear,
     lay_in_rows,
 )
-from rotary.rotation import Rotation
 
 
 @dataclass
@@ -39,7 +40,7 @@ class RoFormerModelOutput(ModelOutput):
     Args:
         last_hidden_state: (batch, length, hidden size).
         pooler_output: (batch, hidden size), with ``config.pooler_activation``.
-        cache: Keys and values for the next step of a decoder.
+        cache: Keys and values, or the linear state, for the next step of a decoder.
         hidden_states: Output of the embeddings and of every layer, when asked for.
         attentions: Probabilities of every layer, when asked for.
     """
@@ -70,10 +71,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
             assert config.embedding_size is not None
             self.embeddings_project = linear(config, config.embedding_size, config.hidden_size)
         self.encoder = RoFormerEncoder(config)
-        if config.position_encoding == "rotary":
-            self.rope = RotaryEmbedding(
-                head_dim=config.head_dim, base=config.rotary_base, layout=config.rotary_layout
-            )
+        self.positions = RoFormerPositions(config)
         if config.pooler_activation is not None:
             self.pooler = RoFormerPooler(config)
         self.post_init()
@@ -147,19 +145,27 @@ class RoFormerModel(RoFormerPreTrainedModel):
         )
         if token_type_ids is not None:
             token_type_ids = layout.lay(token_type_ids)
-        hidden = self.embeddings(layout.lay(embeds), token_type_ids)
+        real = real_tokens(attention_mask, document_ids, shape[1])
+        embeds = self.positions.add_to(layout.lay(embeds), layout, real)
+        hidden = self.embeddings(embeds, token_type_ids)
         if hasattr(self, "embeddings_project"):
             hidden = self.embeddings_project(hidden)
         with_attentions = self._wants_attentions(output_attentions)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        rotations, relations = self.positions(
+            hidden, layout, real=real, document_ids=document_ids, cache=cache
+        )
         hidden, all_hidden, attentions = self.encoder(
             hidden,
             layout,
-            self._rotation(layout, hidden),
+            rotations,
             cache,
+            relations=relations,
             with_hidden=bool(output_hidden_states),
         )
+        if isinstance(cache, LinearStateCache):
+            cache.advance(shape[1])
         last = layout.unlay(hidden)
         pooled = None
         if hasattr(self, "pooler"):
@@ -210,7 +216,11 @@ class RoFormerModel(RoFormerPreTrainedModel):
                 )
             return None
         if cache is None and use_cache:
+            if self.config.is_linear:
+                return LinearStateCache(self.config.num_hidden_layers)
             return DynamicCache(config=self.config)
+        if cache is not None:
+            check_cache(cache, is_linear=self.config.is_linear)
         return cache
 
     def _layout(
@@ -223,46 +233,55 @@ class RoFormerModel(RoFormerPreTrainedModel):
         device: torch.device,
         cache: Any,
     ) -> TokenLayout:
-        kind = self.config._attn_implementation
+        kind, is_linear = self.config._attn_implementation, self.config.is_linear
+        where: dict[str, Any] = {
+            "shape": shape,
+            "is_causal": self.config.is_decoder,
+            "device": device,
+        }
+        # Linear attention has no mask over pairs that could keep the documents of a row apart.
+        needs_documents = is_linear and document_ids is not None
         # Lengths would be constants of a compiled program, so a compiler gets rows and a mask.
         if (
-            (kind == "rotary_packed" or kind.startswith("flash"))
+            (kind == "rotary_packed" or kind.startswith("flash") or needs_documents)
             and (attention_mask is None or attention_mask.ndim == 2)
             and cache is None
             and not self.config.is_prefix_lm
-            and not torch.compiler.is_compiling()
+            and (needs_documents or not torch.compiler.is_compiling())
         ):
             return lay_end_to_end(
                 attention_mask,
                 document_ids,
                 position_ids,
-                shape=shape,
-                is_causal=self.config.is_decoder,
-                device=device,
+                **where,
             )
         num_cached = 0 if cache is None else cache.get_seq_length()
+        if is_linear:
+            return lay_for_linear(attention_mask, position_ids, num_cached=num_cached, **where)
         segments = token_type_ids if self.config.is_prefix_lm and int(num_cached) == 0 else None
         return lay_in_rows(
             attention_mask,
             document_ids,
             position_ids,
-            shape=shape,
-            is_causal=self.config.is_decoder,
-            device=device,
+            **where,
             segments=segments,
             num_cached=num_cached,
             num_keys=None if cache is None else cache.get_mask_sizes(shape[1], 0)[0],
         )
 
-    def _rotation(self, layout: TokenLayout, hidden: Tensor) -> Rotation | None:
-        """The one rotation of this forward pass; as exact as the model itself."""
-        if self.config.position_encoding != "rotary":
-            return None
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        return self.rope(layout.positions.to(hidden.device), dtype=dtype)
-
     def _wants_attentions(self, asked: bool | None) -> bool:
         wanted = self.config.output_attentions if asked is None else asked
+        if wanted and self.config.is_linear:
+            raise ConfigError(
+                "RoFormerModel: output_attentions was asked for, but attention_form "
+                f"{self.config.attention_form!r} never forms probabilities; only 'softmax' does."
+            )
+        if wanted and self.positions.relates:
+            raise ConfigError(
+                "RoFormerModel: output_attentions was asked for, but position_encoding "
+                f"{self.config.position_encoding!r} has an attention of its own, which does not "
+                "show its probabilities."
+            )
         if wanted and self.config._attn_implementation != "eager":
             raise ConfigError(
                 "RoFormerModel: output_attentions needs attn_implementation='eager', which alone "

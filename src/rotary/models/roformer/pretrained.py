@@ -10,10 +10,13 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from rotary.attention.encodings import NezhaEncoding, ShawEncoding
+from rotary.attention.performer import FavorFeatures
+from rotary.embedding import RotaryEmbedding
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPredictions
 from rotary.models.roformer.layers import register_packed_attention
-from rotary.models.roformer.loading import STOCK_TABLE, check_loaded, rename_for
+from rotary.models.roformer.loading import DRAWS, STOCK_TABLE, check_loaded, rename_for
 
 _UNCUT = 1.13684723
 """What undoes, in RoFormer-V2's rule, the loss of deviation by cutting a normal at two of it."""
@@ -35,7 +38,9 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_attention_backend = True
     _no_split_modules = ("RoFormerLayer",)
-    _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."),)
+    # A Performer's draws are of no use to another form, and follow from the config elsewhere.
+    _keys_to_ignore_on_load_unexpected = (STOCK_TABLE.replace(".", r"\."), DRAWS)
+    _keys_to_ignore_on_load_missing = (DRAWS,)
 
     def __init__(self, config: RoFormerConfig) -> None:
         register_packed_attention()
@@ -63,6 +68,33 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
             init.zeros_(module.bias)
+        if isinstance(module, ShawEncoding) and not isinstance(module, NezhaEncoding):
+            std = self.config.initializer_range
+            std = 0.02 if std is None else std
+            for table in (module.key_table, module.value_table):
+                init.trunc_normal_(table, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, RotaryEmbedding) and module.frequency_offset is not None:
+            init.zeros_(module.frequency_offset)
+        if isinstance(module, FavorFeatures):
+            init.copy_(module.projection, module.draws_of(0))
+
+    def set_training_step(self, step: int) -> None:
+        """Put the random features of a training step in place, where the model has some.
+
+        They are a pure function of ``config.feature_seed`` and the step, new every
+        ``config.redraw_interval`` steps, so a resumed run has the same. They stay as they are in
+        eval mode, and are saved with the weights. Call it before a step that the interval divides,
+        and before the first.
+
+        Args:
+            step: Number of optimiser steps made so far.
+
+        Raises:
+            ConfigError: If the model has such features and is in eval mode.
+        """
+        for module in self.modules():
+            if isinstance(module, FavorFeatures):
+                module.at_step(step)
 
     @classmethod
     def from_pretrained(

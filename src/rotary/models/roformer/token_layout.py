@@ -29,6 +29,8 @@ class TokenLayout:
         is_causal: A token sees only itself and what came before, and the mask does not say so yet.
         index: End to end: place in the flattened batch of each token.
         lengths: End to end: tokens of each document.
+        valid: For linear attention, in place of the mask: which tokens are real, (batch, length);
+            None where all are.
     """
 
     shape: tuple[int, int]
@@ -37,6 +39,7 @@ class TokenLayout:
     is_causal: bool = False
     index: Tensor | None = None
     lengths: tuple[int, ...] | None = None
+    valid: Tensor | None = None
 
     def attention_arguments(self, implementation: str) -> dict[str, Any]:
         """What an attention function needs to know about documents laid end to end."""
@@ -117,7 +120,44 @@ def lay_in_rows(
         if columns > 1 or keys > 1:
             mask = order if mask is None else mask & order
         is_causal = False
+    if mask is not None and torch.compiler.is_exporting():
+        # onnxruntime's Attention (opset 23) does not broadcast the axis of the queries.
+        mask = mask.expand(-1, -1, columns, -1)
     return TokenLayout(shape, position_ids, mask, is_causal)
+
+
+def lay_for_linear(
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    *,
+    shape: tuple[int, int],
+    is_causal: bool,
+    device: torch.device,
+    num_cached: int = 0,
+) -> TokenLayout:
+    """Keep the rows for linear attention, which leaves padding out of its sums.
+
+    Args:
+        attention_mask: True or 1 for real tokens, cached ones included, (batch, keys).
+        position_ids: See :func:`lay_end_to_end`.
+        shape: Rows and columns of the batch.
+        is_causal: Whether a token sees only itself and what came before.
+        device: Of the layout.
+        num_cached: Tokens that the state has taken in.
+
+    Raises:
+        ShapeError: If the mask is one over pairs of tokens.
+    """
+    if attention_mask is not None and attention_mask.ndim == 4:
+        raise ShapeError(
+            f"RoFormerModel: attention_mask has shape {tuple(attention_mask.shape)}, a mask over "
+            "pairs of tokens, which linear attention never forms. Give (batch, length), True or 1 "
+            "for real tokens; or use attention_form='softmax'."
+        )
+    if position_ids is None:
+        position_ids = _default_positions(attention_mask, None, shape, device, num_cached)
+    valid = None if attention_mask is None else attention_mask[:, num_cached:].bool()
+    return TokenLayout(shape, position_ids, is_causal=is_causal, valid=valid)
 
 
 def _within_prefix(segments: Tensor, keys: int) -> Tensor:
