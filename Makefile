@@ -18,7 +18,7 @@ setup: $(READY)  ## Make .venv with the pinned versions and the package itself.
 
 # PyTorch comes first, from the constraints, so that nothing pulls another build of it;
 # the package is built without isolation, so that its extension is compiled against that PyTorch.
-$(TRAIN): pyproject.toml constraints.txt setup.py src/rotary/kernels/cpu.cpp src/rotary/kernels/cpu_rows.h
+$(TRAIN): pyproject.toml constraints.txt setup.py $(wildcard src/rotary/kernels/cpu*.cpp src/rotary/kernels/cpu*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel torch numpy
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[train]'

@@ -86,7 +86,7 @@ class TurnedInTransforms(_Derivatives):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+        info: Any, in_dims: tuple[Any, ...], *inputs: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """One more axis in front of ``x``, and of the tables where they have it or need it."""
         kernel, turn, cos, sin, *xs = inputs

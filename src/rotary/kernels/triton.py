@@ -85,7 +85,12 @@ def turn_inplace(
     _launch((x,), (x,), cos, sin, interleaved, length_axis, amplitude, transpose)
 
 
-@torch.library.custom_op("rotary::rotate_triton", mutates_args=())
+@torch.library.custom_op(
+    "rotary::rotate_triton",
+    mutates_args=(),
+    schema="(Tensor x, Tensor cos, Tensor sin, bool interleaved, int length_axis, "
+    "float amplitude, bool transpose) -> Tensor",
+)
 def turn_compiled(
     x: Tensor,
     cos: Tensor,
