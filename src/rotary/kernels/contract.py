@@ -136,9 +136,10 @@ def _check_shapes(
     elif len(lead) != len(outer):
         why = f"tables of rank {len(table)} do not fit"
         raise _shape_error(x, listing, length_axis, why)
-    if any(have not in (1, want) for have, want in zip(lead, outer, strict=True)):
+    # `!=`, not `in`: a compiler's `in` takes a number and a symbol that is that number for two.
+    if any(have != 1 and have != want for have, want in zip(lead, outer, strict=True)):
         raise _shape_error(x, listing, length_axis, "batch and heads must match or be 1")
-    if table[-2] not in (1, length):
+    if table[-2] != 1 and table[-2] != length:
         why = f"x has {length} positions and the tables {table[-2]}"
         raise _shape_error(x, listing, length_axis, why)
 

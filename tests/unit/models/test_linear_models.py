@@ -74,7 +74,7 @@ def test_the_random_features_of_a_layer_are_its_own_and_turn_all(build):
     first, second = (layer.attention.self.favor.projection for layer in model.encoder.layer)
     assert first.shape == (12, 8)
     assert not torch.equal(first, second)
-    assert model.rope(torch.arange(3)).num_planes == 6
+    assert model.positions.rope.ropes[0].frequencies.num_planes == 6
     other = build(RoFormerModel, attention_form="performer", num_features=12, feature_seed=1)
     assert not torch.equal(other.encoder.layer[0].attention.self.favor.projection, first)
 

@@ -1,5 +1,6 @@
 """The Trainer with masked tokens, the fill-mask pipeline, and what is pushed to the hub."""
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -135,8 +136,10 @@ def hub(monkeypatch, tmp_path):
     def load(repo_id, **kwargs):
         raise EntryNotFoundError("no model card yet")
 
-    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
-    monkeypatch.setattr("huggingface_hub.HfApi.create_commit", create_commit)
+    for name, stand_in in (("create_repo", create_repo), ("create_commit", create_commit)):
+        monkeypatch.setattr(f"huggingface_hub.HfApi.{name}", stand_in)
+        if hasattr(hub, name):  # Older transformers hold the bound methods.
+            monkeypatch.setattr(hub, name, functools.partial(stand_in, None))
     monkeypatch.setattr(hub.ModelCard, "load", load)
     return root
 

@@ -320,7 +320,7 @@ def test_a_megabyte_without_a_space_is_one_unknown_word(tokenizer):
     assert time.process_time() - start < 5
 
 
-def test_without_rjieba_the_error_says_what_to_install(monkeypatch):
+def test_transformers_16981_40738_without_rjieba_the_error_says_what_to_install(monkeypatch):
     dictionary_cut.cache_clear()
     monkeypatch.setitem(sys.modules, "rjieba", None)
     with pytest.raises(MissingDependencyError, match="pip install rjieba"):

@@ -143,7 +143,11 @@ def cut_to_length(
             stretches.append(windows(length, most, stride, side))
     if len(stretches) == 1:
         return [(stretch,) for stretch in stretches[0]]
-    return list(product(*stretches))
+    firsts, seconds = stretches
+    # The order of transformers' fast tokenizers: what is kept, then each further window of the
+    # first text with all of the second, then the first window with the rest of the second.
+    further = [*product(firsts[1:], seconds), *product(firsts[:1], seconds[1:])]
+    return [(firsts[0], seconds[0]), *further]
 
 
 def _limits(lengths: Sequence[int], budget: int, over: int, strategy: str) -> list[int]:

@@ -165,7 +165,7 @@ class RoFormerTokenizer(PreTrainedTokenizer):
 
     def _convert_token_to_id(self, token: str) -> int | None:
         found = self.vocab.get(token)
-        return self.vocab.get(str(self.unk_token)) if found is None else found
+        return self.get_vocab().get(str(self.unk_token)) if found is None else found
 
     def _convert_id_to_token(self, index: int) -> str:
         if index < 0:
