@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 FIGURES := decay wavelengths schedules grid resolution
 KATEX   := 0.19.1
 
-.PHONY: help setup demo test test-fast lint katex figures bench sanitize clean
+.PHONY: help setup demo test test-fast shapes lint katex figures bench sanitize clean
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
@@ -48,6 +48,8 @@ figures: $(READY)  ## Draw the figures of docs/theory anew.
 
 test: lint katex  ## Everything that CI checks.
 	$(PYTEST)
+
+shapes: $(READY)  ## The shapes in the annotations, checked at run time.
 	$(PYTEST) tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"
 
 test-fast: lint  ## The same without the slow tests.
