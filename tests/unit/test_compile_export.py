@@ -145,7 +145,7 @@ def run_onnx(model, given, shapes, opset, again):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "opset"), [("interleaved", 18), ("half", 23)])
-def test_onnx_in_plain_operators(layout, opset):
+def test_onnx_onnx_6480_exports_in_plain_operators(layout, opset):
     model = Model(inverse_power(D), layout)
     given = (torch.randn(2, 3, 5, D), torch.arange(5))
     shapes = ({2: LENGTH}, {0: LENGTH})
