@@ -48,6 +48,7 @@ figures: $(READY)  ## Draw the figures of docs/theory anew.
 
 test: lint katex  ## Everything that CI checks.
 	$(PYTEST)
+	$(MAKE) --no-print-directory shapes
 
 shapes: $(READY)  ## The shapes in the annotations, checked at run time.
 	$(PYTEST) tests/unit tests/laws --enforce-shapes -m "not slow and not compiles"

@@ -32,6 +32,13 @@ def wrong_types(request):
         pytest.skip("arguments of a wrong type are stopped by the checker of annotations")
 
 
+@pytest.fixture
+def timed(request):
+    """For tests that compare times: the checker of annotations costs more than what it checks."""
+    if request.config.getoption("--enforce-shapes"):
+        pytest.skip("where annotations are enforced, times say nothing")
+
+
 @pytest.fixture(autouse=True)
 def _same_draws():
     torch.manual_seed(0)

@@ -133,6 +133,7 @@ def test_a_batch_is_its_texts_one_by_one(batch, max_length):
         assert {key: value[i] for key, value in together.items()} == dict(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["word", "character"])
 def test_all_characters_one_by_one(level):
     """Every code point that may come, in both levels, against the plain algorithm."""

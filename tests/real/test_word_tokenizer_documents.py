@@ -66,6 +66,7 @@ def test_character_vocabularies_are_read_as_characters(tokenizers):
         assert (tokenizers[name].level, len(tokenizers[name])) == (level, size)
 
 
+@pytest.mark.slow
 def test_every_document_is_encoded_as_by_an_independent_tokenizer(tokenizers, documents):
     """Every CAIL document and every CMRC passage: words, English, accents, digits, line ends."""
     cut = python_jieba()

@@ -364,6 +364,7 @@ def test_a_full_disk_says_where_to_go_on(corpus, tmp_path, capsys, monkeypatch):
     assert "step-000000003: no space left on device. Make room, then go on" in message
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_a_run_file_that_was_edited_wrongly_is_named(run, tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()

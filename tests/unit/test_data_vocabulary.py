@@ -51,6 +51,7 @@ def test_text_is_treated_as_by_bert(tokenizer):
     assert tokenizer.model_max_length > 10**9
 
 
+@pytest.mark.slow
 def test_ids_do_not_depend_on_threads_or_the_process(monkeypatch):
     here = ids()
     assert ids() == here

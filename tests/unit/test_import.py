@@ -59,6 +59,7 @@ def test_import_loads_nothing_heavy():
     assert not [name for name in loaded.split() if name.split(".")[0] in HEAVY]
 
 
+@pytest.mark.slow
 def test_import_costs_little_more_than_torch():
     """At most 1.1 times: the time of ours after PyTorch's, in one process, best of three."""
     code = (

@@ -294,6 +294,7 @@ def test_a_masked_byte_model_fills_masks(tmp_path, capsys):
     assert capsys.readouterr().out.count("%") == 2
 
 
+@pytest.mark.slow
 def test_causal_models_of_words_are_trained_too_and_resume_to_the_same_weights(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     arguments = [corpus, *TINY, "--objective", "causal"]

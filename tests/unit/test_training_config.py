@@ -71,6 +71,7 @@ def test_a_config_survives_toml():
     assert run_file.build(run_file.parse_toml(text, "run.toml")) == config
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_every_problem_is_named_at_once():
     config = RunConfig(
         seed=-1,

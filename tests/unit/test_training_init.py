@@ -236,6 +236,7 @@ def test_folders_without_a_checkpoint_are_one_line(bert, tmp_path):
 # ---- The job
 
 
+@pytest.mark.slow
 def test_a_run_from_a_bert_takes_its_sizes_and_tokenizer_and_resumes_without_it(
     bert, corpus, tmp_path
 ):

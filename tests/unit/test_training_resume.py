@@ -34,6 +34,7 @@ def assert_same_run(resumed, undisturbed):
     assert without_times(read_events(resumed)) == without_times(read_events(undisturbed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", KILLS)
 def test_a_killed_run_resumes_to_the_same_weights(whole, tmp_path, moment):
     undisturbed, arguments = whole

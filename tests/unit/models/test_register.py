@@ -37,6 +37,7 @@ print("ran", __name__)
 """
 
 
+@pytest.mark.slow
 def test_a_hugging_face_script_runs_unchanged_on_both_model_types(build, tmp_path):
     config = transformers.RoFormerConfig(
         vocab_size=50,

@@ -38,6 +38,7 @@ def test_one_graph_over_many_shapes(kind):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.slow
 def test_a_linear_decoder_is_one_graph_at_each_shape():
     """The second shape makes symbols of sizes; linear attention cuts a length into fixed blocks."""
     torch._dynamo.reset()

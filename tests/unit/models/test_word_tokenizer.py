@@ -289,6 +289,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize("level", ["word", "character"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_takes_linear_time(name, level):
@@ -311,6 +312,7 @@ def test_hostile_text_takes_linear_time(name, level):
     assert seconds(4 * size) < 8 * seconds(size) + 0.01
 
 
+@pytest.mark.usefixtures("timed")
 def test_a_megabyte_without_a_space_is_one_unknown_word(tokenizer):
     start = time.process_time()
     encoded = tokenizer("a" * 1_000_000, return_offsets_mapping=True)

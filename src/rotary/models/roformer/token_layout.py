@@ -133,7 +133,7 @@ def lay_for_linear(
     shape: tuple[int, int],
     is_causal: bool,
     device: torch.device,
-    num_cached: int = 0,
+    num_cached: int | Tensor = 0,
 ) -> TokenLayout:
     """Keep the rows for linear attention, which leaves padding out of its sums.
 
@@ -240,7 +240,7 @@ def check_batch(
     token_type_ids: Tensor | None,
     *,
     shape: tuple[int, int],
-    num_cached: int = 0,
+    num_cached: int | Tensor = 0,
 ) -> None:
     """Raise unless the inputs of a forward pass belong together.
 
@@ -252,7 +252,8 @@ def check_batch(
     row_shape = (rows, columns)
     if attention_mask is not None and attention_mask.ndim != 4:
         if tuple(attention_mask.shape) != (rows, columns + num_cached):
-            raise _wrong_shape("attention_mask", attention_mask, (rows, columns + num_cached))
+            keys = columns + int(num_cached)
+            raise _wrong_shape("attention_mask", attention_mask, (rows, keys))
     elif attention_mask is not None and attention_mask.dtype != torch.bool:
         raise DtypeError(
             f"RoFormerModel: an attention_mask of four axes is {attention_mask.dtype}; it must be "
