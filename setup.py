@@ -73,7 +73,7 @@ setup(
         Extension(
             "rotary.kernels._cpu",
             ["src/rotary/kernels/cpu.cpp"],
-            depends=["src/rotary/kernels/cpu_rows.h", "src/rotary/kernels/cpu_walk.h"],
+            depends=[f"src/rotary/kernels/cpu_{part}.h" for part in ("rows", "tables", "walk")],
             language="c++",
             define_macros=[("TORCH_TARGET_VERSION", STABLE_ABI)],
             libraries=["torch_cpu", "c10"],

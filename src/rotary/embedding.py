@@ -14,6 +14,7 @@ from rotary.errors import ConfigError, DtypeError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, inverse_power
 from rotary.kernels import Backend, Layout
 from rotary.kernels.contract import check_layout
+from rotary.kernels.dispatch import tables
 from rotary.positions import sequence
 from rotary.rotation import Rotation
 
@@ -286,9 +287,7 @@ class RotaryEmbedding(nn.Module):
         device: torch.device,
         dtype: torch.dtype,
     ) -> Rotation:
-        cos, sin = angles.cos(), angles.sin()
-        if dtype is torch.float32:
-            cos, sin = cos.float(), sin.float()
+        cos, sin = tables(angles, dtype)
         if device.type == "mps":
             cos, sin = cos.to(device), sin.to(device)
         if isinstance(amplitude, Tensor):

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from rotary.bench import Record, Suite, interleave, interleave_with_floor, load_suite, run_suite
-from rotary.bench.report import bar_line, table, write_json
+from rotary.bench.memory import IS_MEASURED, peak_rise
+from rotary.bench.report import Table, bar_line, write_json
 from rotary.bench.suite import Bar
 from rotary.bench.timing import Timing
 from rotary.errors import ConfigError, RunError
@@ -50,15 +51,18 @@ def test_a_red_gate_refuses_to_time():
         run_suite(suite, Record())
 
 
-def test_exit_code_and_table_tell_of_missing_data_and_missed_bars(tmp_path):
-    record = Record(data=tmp_path)
+def test_exit_code_and_table_tell_of_missing_data_and_missed_bars(tmp_path, capsys):
+    record = Record(data=tmp_path, show=Table())
     record.row("times", "ours", Timing(1.5e-3, 0.1, 5, 1), ratio=1.25, tokens=7)
     record.absent("times", "peer", "not installed")
     record.at_most("ours against clone", 1.25, 1.3)
     assert record.exit_code == 0
     assert record.find_data("times", "novel.txt") is None
     assert record.exit_code == 1
-    lines = table(record).splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["", "times"]
+    assert lines[2].split() == ["ours", "1.5", "ms", "±", "10%", "1.25", "x", "tokens=7"]
+    lines += map(bar_line, record.bars)
     assert [line.split()[0] for line in lines if "absent" in line] == ["peer", "novel.txt"]
     verdicts = [line for line in lines if "holds" in line or "missed" in line]
     assert verdicts == ["ours against clone: 1.25 x (at most 1.3) holds"]
@@ -82,3 +86,14 @@ def test_json_has_machine_versions_and_commit(tmp_path):
 def test_unknown_suite_names_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'rotate'"):
         load_suite("rotat")
+
+
+@pytest.mark.skipif(not IS_MEASURED, reason="measured on Linux")
+def test_peak_rise_is_that_of_the_call_alone():
+    script = """
+before = bytearray(60 << 20)
+del before
+held = bytearray(20 << 20)
+rise(lambda: bytearray(40 << 20))
+"""
+    assert 40 << 20 <= peak_rise(script) < 45 << 20

@@ -296,3 +296,20 @@ def test_the_bare_operator_refuses_what_would_leave_its_memory(spoil):
     x, table = torch.randn(2, 3, 5, 16), torch.randn(5, 8)
     with pytest.raises(RuntimeError, match=r"rotary:|expected|Expected"):
         torch.ops.rotary.turn(*spoil(x, table, table), 1.0, False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dim", "planes"), [(64, 32), (128, 64), (80, 40), (96, 48), (64, 16), (24, 12)]
+)
+def test_large_results(backend, layout, dtype, dim, planes):
+    """Results of more than 8 MiB may be written past the caches, in whole vectors or not at all."""
+    size = torch.empty((), dtype=dtype).element_size()
+    length = 5 * 2**20 // (dim * size) + 1
+    x = torch.randn(2, length, dim).to(dtype)
+    angles = torch.rand(length, planes)
+    cos, sin = angles.cos(), angles.sin()
+    turned = rotate(x, cos, sin, layout=layout, backend=backend)
+    whole = rotate(x.double(), cos, sin, layout=layout, backend="plain")
+    assert_matches_reference(turned, reference=whole)

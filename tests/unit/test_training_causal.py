@@ -323,11 +323,21 @@ def test_the_shipped_performer_trains_and_writes_when_it_is_small(name, tmp_path
         *("--training.passes", "1", "--training.workers", "0", "--training.precision", "float32"),
         *("--stages", '[{"length":48,"batch":4,"steps":6}]', "--data.validation_length", "48"),
         *("--training.learning_rate", "0.01", "--training.log_every", "1"),
+        *(
+            "--model.num_features",
+            "24",
+            "--model.redraw_interval",
+            "0",
+            "--model.feature_seed",
+            "3",
+        ),
     ]
     output = tmp_path / "run"
     assert main(["pretrain", corpus, "--config", name, *small, "--output", str(output)]) == 0
     losses = [event["loss"] for event in read_events(output) if event["event"] == "step"]
     assert losses[-1] < losses[0] - 0.5
-    assert json.loads((output / "config.json").read_text())["attention_form"] == "performer"
+    made = json.loads((output / "config.json").read_text())
+    assert made["attention_form"] == "performer"
+    assert (made["num_features"], made["redraw_interval"], made["feature_seed"]) == (24, None, 3)
     capsys.readouterr()
     assert generate(capsys, output, "The ", "--max-new-tokens", 8).startswith("The ")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import subprocess
-import sys
 from collections.abc import Callable
 
 import torch
@@ -20,6 +18,7 @@ from rotary.attention.feature_maps import elu_plus_one
 from rotary.attention.linear import linear_attention
 from rotary.attention.reference import linear_attention_reference, weights_reference
 from rotary.attention.state import LinearState
+from rotary.bench.memory import IS_MEASURED, peak_rise
 from rotary.bench.suite import Record, Suite
 from rotary.bench.timing import Case, Timing, interleave
 from rotary.embedding import RotaryEmbedding
@@ -177,40 +176,27 @@ def _long(record: Record, time: Timer) -> None:
 
 
 _PEAK = """
-import ctypes, resource, torch
+import torch
 from rotary import RotaryEmbedding
 from rotary.attention import linear_attention
-def resident():
-    for line in open("/proc/self/status"):
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
 q, k, v = (torch.randn(1, {heads}, {length}, {dim}) for _ in range(3))
 rotation = RotaryEmbedding(head_dim={dim})(torch.arange({length}))
 with torch.no_grad():
     linear_attention(q[:, :, :2048], k[:, :, :2048], v[:, :, :2048], rotation=rotation[:2048],
                      causal=True)
-    try:  # What the warming call freed is not part of the inputs.
-        ctypes.CDLL(None).malloc_trim(0)
-    except AttributeError:
-        pass
-    before = resident()
-    out = linear_attention(q, k, v, rotation=rotation, causal=True)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(peak - before - out.nbytes, 4 * q.nbytes)
+    rise(lambda: linear_attention(q, k, v, rotation=rotation, causal=True))
 """
 
 
 def _memory(record: Record) -> None:
-    """In a process of its own, whose peak nothing else has raised."""
     section, length = "peak memory beyond q, k, v and output", 65_536
-    if not sys.platform.startswith("linux") or record.device != "cpu":
+    if not IS_MEASURED or record.device != "cpu":
         record.row(section, f"{length} tokens", note="measured on Linux, on the CPU")
         return
-    code = _PEAK.format(heads=HEADS, dim=DIM, length=length)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    extra, base = map(int, done.stdout.split())
-    record.row(section, f"{length} tokens", ratio=extra / base, MiB=extra / 2**20)
-    record.at_most(f"causal forward, {length} tokens, {section}", 100 * extra / base, 50, "%")
+    output = HEADS * length * DIM * 4
+    extra = peak_rise(_PEAK.format(heads=HEADS, dim=DIM, length=length)) - output
+    record.row(section, f"{length} tokens", ratio=extra / (4 * output), MiB=extra / 2**20)
+    record.at_most(f"causal forward, {length} tokens, {section}", 25 * extra / output, 50, "%")
 
 
 def _against_performer(record: Record, time: Timer) -> None:

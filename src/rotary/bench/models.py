@@ -6,8 +6,6 @@ Inference of long documents, batches of real lengths, masked-LM training steps, 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -19,6 +17,7 @@ from transformers import RoFormerConfig as StockConfig
 from transformers import RoFormerForMaskedLM as StockForMaskedLM
 from transformers import RoFormerModel as StockModel
 
+from rotary.bench.memory import IS_MEASURED, peak_rise
 from rotary.bench.suite import Record, Suite
 from rotary.bench.timing import Case, Timing
 from rotary.models.roformer import (
@@ -180,7 +179,7 @@ def _training(record: Record, repeats: int) -> None:
     """A whole step: forward, backward, AdamW."""
     sizes = {**SMALL, "attention_probs_dropout_prob": 0.0}
     theirs, ours = _pair((StockForMaskedLM, RoFormerForMaskedLM), **sizes)
-    was_flushing = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)
     optimizers = [torch.optim.AdamW(m.train().parameters(), lr=1e-5) for m in (theirs, ours)]
     for (rows, length), floor in STEPS.items():
         ids = _ids(rows, length)
@@ -196,7 +195,7 @@ def _training(record: Record, repeats: int) -> None:
         _tokens_rows(record, section, timings, rows * length)
         ratio = timings["transformers"].seconds / timings["ours, sparse logits"].seconds
         record.at_least(f"{section}, times transformers' tokens per second", ratio, floor)
-    torch.set_flush_denormal(not was_flushing)
+    torch.set_flush_denormal(False)
 
 
 def _step(
@@ -214,28 +213,24 @@ def _run_all(model: Any, batches: list[dict[str, Tensor]]) -> None:
 
 
 _PEAK = """
-import resource, sys, torch
+import torch
 from rotary.models.roformer import RoFormerConfig, RoFormerModel
 model = RoFormerModel(RoFormerConfig()).eval()
 with torch.no_grad():
     model(torch.ones(1, 64, dtype=torch.long))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    model(torch.randint(106, 50000, (1, int(sys.argv[1]))))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    ids = torch.randint(106, 50000, (1, {length}))
+    rise(lambda: model(ids))
 """
 
 
 def _memory(record: Record) -> None:
-    """Each length in a process of its own, whose peak nothing else has raised."""
     section = "base, one document: peak memory above the weights"
-    if not sys.platform.startswith("linux"):
+    if not IS_MEASURED:
         record.row(section, "peak", note="measured on Linux")
         return
     peaks = {}
     for length in (8192, 16384):
-        run = [sys.executable, "-c", _PEAK, str(length)]
-        done = subprocess.run(run, capture_output=True, text=True, check=True)
-        peaks[length] = int(done.stdout)
+        peaks[length] = peak_rise(_PEAK.format(length=length))
         record.row(section, f"{length} tokens", GiB=peaks[length] / 2**30)
     growth = peaks[16384] / peaks[8192]
     record.at_most("peak memory at 16384 tokens against 8192", growth, 2.2)

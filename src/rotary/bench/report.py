@@ -1,4 +1,4 @@
-"""A benchmark's record as a table for people and as JSON with machine, versions and commit."""
+"""A benchmark's record as lines for people and as JSON with machine, versions and commit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
@@ -27,6 +27,9 @@ PACKAGES = (
     "rotary-embedding-torch",
     "x-transformers",
 )
+
+
+_NAME_WIDTH = 44
 
 
 def machine() -> dict[str, Any]:
@@ -95,9 +98,18 @@ def write_json(path: Path, suite: str, record: Record) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def table(record: Record) -> str:
-    """The rows, section by section, then one line for each bar: its last word is the verdict."""
-    return "\n".join([*_rows(record.rows), "", *map(bar_line, record.bars)]).strip("\n")
+class Table:
+    """Prints rows as they come, under the names of their sections."""
+
+    def __init__(self) -> None:
+        self._section: str | None = None
+
+    def __call__(self, row: Row) -> None:
+        """Print one row."""
+        if row.section != self._section:
+            self._section = row.section
+            print(f"\n{row.section}")
+        print(row_line(row), flush=True)
 
 
 def bar_line(bar: Bar) -> str:
@@ -107,22 +119,17 @@ def bar_line(bar: Bar) -> str:
     return f"{bar.case}: {measured} ({bound}) {'holds' if bar.is_met else 'missed'}"
 
 
-def _rows(rows: list[Row]) -> Iterator[str]:
-    width = max((len(row.name) for row in rows), default=0)
-    section = None
-    for row in rows:
-        if row.section != section:
-            section = row.section
-            yield from ("", section)
-        cells = [f"  {row.name:<{width}}"]
-        if row.is_absent:
-            cells.append("absent")
-        if row.timing is not None:
-            cells.append(f"{_duration(row.timing.seconds):>10}  ±{row.timing.spread:4.0%}")
-        if row.ratio is not None:
-            cells.append(f"{row.ratio:7.2f} x")
-        cells += [f"{name}={_number(value)}" for name, value in row.facts.items()]
-        yield "  ".join([*cells, row.note]).rstrip()
+def row_line(row: Row) -> str:
+    """One line: what ran, its time, its ratio and what else was measured."""
+    cells = [f"  {row.name:<{_NAME_WIDTH}}"]
+    if row.is_absent:
+        cells.append("absent")
+    if row.timing is not None:
+        cells.append(f"{_duration(row.timing.seconds):>10}  ±{row.timing.spread:4.0%}")
+    if row.ratio is not None:
+        cells.append(f"{row.ratio:7.2f} x")
+    cells += [f"{name}={_number(value)}" for name, value in row.facts.items()]
+    return "  ".join([*cells, row.note]).rstrip()
 
 
 def _duration(seconds: float) -> str:

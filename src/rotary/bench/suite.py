@@ -80,6 +80,7 @@ class Record:
         rows: The rows so far.
         bars: The bars so far.
         facts: Anything else for the JSON.
+        show: Called with each row as it comes.
     """
 
     data: Path = Path("../shared/data")
@@ -88,6 +89,7 @@ class Record:
     rows: list[Row] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    show: Callable[[Row], None] = lambda row: None
 
     def row(
         self,
@@ -100,11 +102,15 @@ class Record:
         **facts: float | int | str,
     ) -> None:
         """Add a measured row."""
-        self.rows.append(Row(section, name, timing, ratio, note, facts=facts))
+        self._add(Row(section, name, timing, ratio, note, facts=facts))
 
     def absent(self, section: str, name: str, why: str) -> None:
         """Add a row that says what could not run and why; for data that makes the run fail."""
-        self.rows.append(Row(section, name, note=why, is_absent=True))
+        self._add(Row(section, name, note=why, is_absent=True))
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.show(row)
 
     def at_most(self, case: str, measured: float | None, limit: float, unit: str = "x") -> None:
         """Add a bar that holds where the number does not exceed the limit."""

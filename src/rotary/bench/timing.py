@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import random
 import statistics
 import sys
 import time
@@ -120,12 +121,12 @@ def interleave(
             calls[name] = max(1, min(10_000, round(sample_seconds / max(once, 1e-9))))
         samples: dict[str, list[float]] = {name: [] for name in cases}
         names = list(cases)
-        for turn in range(repeats):
-            # Each repeat starts elsewhere: nobody always runs after the same neighbour.
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
+        order = random.Random(0)
+        for _ in range(repeats):
+            order.shuffle(names)  # Nobody always finds in the cache what the same neighbour left.
+            for name in names:
                 samples[name].append(sample(cases[name], calls[name]))
-    return {name: _summary(samples[name], calls[name]) for name in names}
+    return {name: _summary(samples[name], calls[name]) for name in cases}
 
 
 def interleave_with_floor(
@@ -138,6 +139,9 @@ def interleave_with_floor(
     synchronize: Case | None = None,
 ) -> dict[str, Timing]:
     """Time cases beside the two floors, and repeat a run in which these two disagree.
+
+    Every sample is a single call. Calls of one case in a row would find in the cache what they
+    themselves left there, and most of all ``copy_``, whose results always lie at the same place.
 
     Args:
         cases: All cases, the two floors among them.
@@ -153,7 +157,7 @@ def interleave_with_floor(
     """
     seen = []
     for _ in range(tries):
-        timings = interleave(cases, repeats=repeats, synchronize=synchronize)
+        timings = interleave(cases, repeats=repeats, sample_seconds=0, synchronize=synchronize)
         seen.append(timings[clone].seconds / timings[copy].seconds)
         if 1 / COLD <= seen[-1] <= COLD:
             return timings

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from rotary.bench import SUITES, Record, load_suite, run_suite
-from rotary.bench.report import table, write_json
+from rotary.bench.report import Table, bar_line, write_json
 from rotary.errors import ConfigError
 
 
@@ -25,10 +25,12 @@ def main(arguments: list[str]) -> int:
     code = 0
     for name in names:
         suite = load_suite(name)
-        print(f"{suite.name}: {suite.summary}")
-        record = Record(data=options.data, device=options.device, repeats=options.repeats)
+        print(f"{suite.name}: {suite.summary}", flush=True)
+        record = Record(
+            data=options.data, device=options.device, repeats=options.repeats, show=Table()
+        )
         run_suite(suite, record)
-        print(table(record))
+        print("", *map(bar_line, record.bars), sep="\n")
         path = options.json or Path("benchmarks", "results", f"{name}.json")
         write_json(path, name, record)
         print(f"written to {path}")

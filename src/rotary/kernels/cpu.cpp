@@ -5,7 +5,8 @@
 //   turn       x -> a new tensor in the memory order of x
 //   turn_pair  the same for two tensors, queries and keys, in one call
 //   turn_      in place
-// and `rotate`, the same as `turn`, which gets a derivative for torch.compile.
+// and `rotate`, the same as `turn`, which gets a derivative for torch.compile; and
+//   tables     angles -> their cosines and sines
 //
 // A row is the channels of one head of one token. Rows are visited in the order of memory, in tiles
 // small enough that the rows of the tables stay in a near cache while all heads use them.
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
@@ -50,8 +52,10 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define ROTARY_PREFETCH(address) __builtin_prefetch(address)
+#define ROTARY_PREFETCH_WRITE(address) __builtin_prefetch(address, 1)
 #else
-#define ROTARY_PREFETCH(address) ((void)0)
+#define ROTARY_PREFETCH(address) ((void)(address))
+#define ROTARY_PREFETCH_WRITE(address) ((void)(address))
 #endif
 
 namespace {
@@ -66,7 +70,10 @@ struct Rows {
   int64_t count;
   int64_t x_step, out_step, table_step;
   int64_t planes, dim;
-  int64_t ahead;  // From a row of x to one that will be read a little later.
+  bool streams;  // Whether out goes past the caches, and is aligned and dense enough for that.
+  // The row that is prefetched is `lead` rows on, and so many bytes; in the last `lead` rows of a
+  // run it is in the run of the next head.
+  int64_t lead, x_lead, out_lead, x_jump, out_jump;
 };
 
 constexpr size_t kCacheLine = 64;
@@ -98,19 +105,40 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
+inline double as_double(uint64_t bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline uint64_t as_bits(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 namespace baseline {
 #define ROTARY_TARGET
 #define ROTARY_HAS_AVX2 0
+#if defined(__FP_FAST_FMA)
+#define ROTARY_HAS_FMA 1
+#else
+#define ROTARY_HAS_FMA 0
+#endif
 #include "cpu_rows.h"
+#include "cpu_tables.h"
 #undef ROTARY_TARGET
 #undef ROTARY_HAS_AVX2
+#undef ROTARY_HAS_FMA
 }  // namespace baseline
 
 #if ROTARY_MULTIVERSION
 namespace v3 {
 #define ROTARY_TARGET __attribute__((target("avx2,fma,f16c,bmi,bmi2")))
 #define ROTARY_HAS_AVX2 1
+#define ROTARY_HAS_FMA 1
 #include "cpu_rows.h"
+#include "cpu_tables.h"
 #undef ROTARY_TARGET
 }  // namespace v3
 
@@ -119,15 +147,18 @@ namespace v4 {
   __attribute__((     \
       target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #include "cpu_rows.h"
+#include "cpu_tables.h"
 #undef ROTARY_TARGET
 #undef ROTARY_HAS_AVX2
+#undef ROTARY_HAS_FMA
 }  // namespace v4
 #endif
 
-// An instruction set for which the rows were compiled.
+// An instruction set for which the loops were compiled.
 struct Instructions {
   const char* name;
   Kernel (*find)(ScalarType x, ScalarType table, bool interleaved);
+  void (*make_tables)(const double* angles, float* cos, float* sin, int64_t count);
 };
 
 // Those that this processor can run, the best first.
@@ -143,16 +174,18 @@ const std::vector<Instructions>& supported() {
     const bool is_v4 = is_v3 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (is_v4) list.push_back({"x86-64-v4", v4::find});
-    if (is_v3) list.push_back({"x86-64-v3", v3::find});
+    if (is_v4) list.push_back({"x86-64-v4", v4::find, v4::make_tables});
+    if (is_v3) list.push_back({"x86-64-v3", v3::find, v3::make_tables});
 #endif
-    list.push_back({"baseline", baseline::find});
+    list.push_back({"baseline", baseline::find, baseline::make_tables});
     return list;
   }();
   return found;
 }
 
 std::atomic<size_t> in_use{0};
+
+constexpr int64_t kAngles = 8192;  // Worth a thread, and a near cache still holds them.
 
 #include "cpu_walk.h"
 
@@ -275,6 +308,25 @@ void turn_inplace(
   turn_into(x, x, cos, sin, {interleaved, length_axis, amplitude, transpose});
 }
 
+std::tuple<Tensor, Tensor> tables(const Tensor& given) {
+  STD_TORCH_CHECK(
+      given.is_cpu() && given.scalar_type() == ScalarType::Double,
+      "rotary: angles must be float64, on the CPU");
+  const Tensor angles = torch::stable::contiguous(given);
+  Tensor cos = torch::stable::new_empty(angles, angles.sizes(), ScalarType::Float);
+  Tensor sin = torch::stable::new_empty(angles, angles.sizes(), ScalarType::Float);
+  const auto make = supported()[in_use.load(std::memory_order_relaxed)].make_tables;
+  const auto* from = static_cast<const double*>(angles.const_data_ptr());
+  auto* to_cos = static_cast<float*>(cos.mutable_data_ptr());
+  auto* to_sin = static_cast<float*>(sin.mutable_data_ptr());
+  torch::stable::parallel_for(0, angles.numel(), kAngles, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; at += kAngles) {
+      make(from + at, to_cos + at, to_sin + at, std::min(kAngles, end - at));
+    }
+  });
+  return {cos, sin};
+}
+
 // supported_instructions() -> tuple of names, the best first.
 PyObject* supported_instructions(PyObject*, PyObject*) {
   PyObject* names = PyTuple_New(static_cast<Py_ssize_t>(supported().size()));
@@ -321,6 +373,7 @@ STABLE_TORCH_LIBRARY(rotary, library) {
   define("turn_pair(Tensor q, Tensor k", "(Tensor, Tensor)");
   define("turn_(Tensor(a!) x", "()");
   define("rotate(Tensor x", "Tensor");
+  library.def("tables(Tensor angles) -> (Tensor cos, Tensor sin)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(rotary, CPU, library) {
@@ -328,6 +381,7 @@ STABLE_TORCH_LIBRARY_IMPL(rotary, CPU, library) {
   library.impl("turn_pair", TORCH_BOX(&turn_pair));
   library.impl("turn_", TORCH_BOX(&turn_inplace));
   library.impl("rotate", TORCH_BOX(&turn));
+  library.impl("tables", TORCH_BOX(&tables));
 }
 
 PyMODINIT_FUNC PyInit__cpu(void) { return PyModule_Create(&module); }

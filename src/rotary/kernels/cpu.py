@@ -86,12 +86,23 @@ def turn_compiled(
     return turned
 
 
+def tables(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of float64 angles, rounded once, to float32."""
+    cos, sin = _tables(angles)
+    return cos, sin
+
+
 def _fake(x: Tensor, *_: object) -> Tensor:
     return torch.empty_like(x)
 
 
 def _fake_pair(q: Tensor, k: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k)
+
+
+def _fake_tables(angles: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = (angles.new_empty(angles.shape, dtype=torch.float32) for _ in range(2))
+    return cos, sin
 
 
 def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -109,11 +120,13 @@ def _backward(ctx, grad):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN20
 if MISSING is None:
     _turn = torch.ops.rotary.turn.default
     _turn_pair = torch.ops.rotary.turn_pair.default
+    _tables = torch.ops.rotary.tables.default
     for _name, _shapes in (
         ("turn", _fake),
         ("turn_pair", _fake_pair),
         ("turn_", lambda *_: None),
         ("rotate", _fake),
+        ("tables", _fake_tables),
     ):
         torch.library.register_fake(f"rotary::{_name}", _shapes)
     torch.library.register_autograd("rotary::rotate", _backward, setup_context=_remember)

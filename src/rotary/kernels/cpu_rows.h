@@ -77,17 +77,21 @@ ROTARY_TARGET static inline __m256 load_eight(Float32, const float* from) {
   return _mm256_loadu_ps(from);
 }
 
+// A `streaming` store goes past the caches; its address is a multiple of its size.
+template <bool streaming>
 ROTARY_TARGET static inline void store_eight(Float32, float* to, __m256 value) {
-  _mm256_storeu_ps(to, value);
+  streaming ? _mm256_stream_ps(to, value) : _mm256_storeu_ps(to, value);
 }
 
 ROTARY_TARGET static inline __m256 load_eight(Float16, const uint16_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
+template <bool streaming>
 ROTARY_TARGET static inline void store_eight(Float16, uint16_t* to, __m256 value) {
   const __m128i stored = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), stored);
+  auto* lanes = reinterpret_cast<__m128i*>(to);
+  streaming ? _mm_stream_si128(lanes, stored) : _mm_storeu_si128(lanes, stored);
 }
 
 ROTARY_TARGET static inline __m256 scaled(const float* from, float scale) {
@@ -105,12 +109,13 @@ struct HalfBlock {
     _mm256_storeu_ps(to, c);
     _mm256_storeu_ps(to + 8, s);
   }
+  template <bool streaming>
   ROTARY_TARGET static inline void turn(
       const Stored* x, Stored* out, int64_t apart, const float* table) {
     const __m256 c = _mm256_loadu_ps(table), s = _mm256_loadu_ps(table + 8);
     const __m256 a = load_eight(Number(), x), b = load_eight(Number(), x + apart);
-    store_eight(Number(), out, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
-    store_eight(Number(), out + apart, _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
+    store_eight<streaming>(Number(), out, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
+    store_eight<streaming>(Number(), out + apart, _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
   }
 };
 
@@ -132,10 +137,11 @@ struct InterleavedBlock {
     const __m256 crossed = _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), _mm256_movehdup_ps(both));
     return _mm256_fmaddsub_ps(x, _mm256_moveldup_ps(both), crossed);
   }
+  template <bool streaming>
   ROTARY_TARGET static inline void turn(const Stored* x, Stored* out, int64_t, const float* table) {
     const __m256 first = load_eight(Number(), x), second = load_eight(Number(), x + 8);
-    store_eight(Number(), out, turn_pairs(first, table));
-    store_eight(Number(), out + 8, turn_pairs(second, table + 8));
+    store_eight<streaming>(Number(), out, turn_pairs(first, table));
+    store_eight<streaming>(Number(), out + 8, turn_pairs(second, table + 8));
   }
 };
 
@@ -171,8 +177,10 @@ ROTARY_TARGET static inline __m256i load_lanes(const uint16_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
 
+template <bool streaming>
 ROTARY_TARGET static inline void store_lanes(uint16_t* to, __m256i lanes) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lanes);
+  auto* vector = reinterpret_cast<__m256i*>(to);
+  streaming ? _mm256_stream_si256(vector, lanes) : _mm256_storeu_si256(vector, lanes);
 }
 
 template <>
@@ -184,12 +192,13 @@ struct InterleavedBlock<BFloat16> {
     _mm256_storeu_ps(to, without_payload(c));
     _mm256_storeu_ps(to + 8, without_payload(s));
   }
+  template <bool streaming>
   ROTARY_TARGET static inline void turn(
       const uint16_t* x, uint16_t* out, int64_t, const float* table) {
     const __m256 c = _mm256_loadu_ps(table), s = _mm256_loadu_ps(table + 8);
     const __m256i pairs = load_lanes(x);
     const __m256 a = even_floats(pairs), b = odd_floats(pairs);
-    store_lanes(
+    store_lanes<streaming>(
         out, join(_mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)),
                   _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c))));
   }
@@ -211,6 +220,7 @@ struct HalfBlock<BFloat16> {
   ROTARY_TARGET static inline __m256 ordered(__m256 value) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), 0xd8));
   }
+  template <bool streaming>
   ROTARY_TARGET static inline void turn(
       const uint16_t* x, uint16_t* out, int64_t apart, const float* table) {
     const __m256i first = load_lanes(x), second = load_lanes(x + apart);
@@ -218,10 +228,10 @@ struct HalfBlock<BFloat16> {
     const __m256 a = even_floats(first), b = even_floats(second);
     const __m256 odd_c = _mm256_loadu_ps(table + 16), odd_s = _mm256_loadu_ps(table + 24);
     const __m256 odd_a = odd_floats(first), odd_b = odd_floats(second);
-    store_lanes(
+    store_lanes<streaming>(
         out, join(_mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)),
                   _mm256_fmsub_ps(odd_a, odd_c, _mm256_mul_ps(odd_b, odd_s))));
-    store_lanes(
+    store_lanes<streaming>(
         out + apart, join(_mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)),
                           _mm256_fmadd_ps(odd_a, odd_s, _mm256_mul_ps(odd_b, odd_c))));
   }
@@ -261,7 +271,7 @@ ROTARY_TARGET static void prepare_rows(const TableRows& rows, void* memory) {
 }
 
 // `known` is the number of planes where the compiler is to know it, and unroll; otherwise 0.
-template <class Number, class Compute, bool interleaved, int64_t known>
+template <class Number, class Compute, bool interleaved, int64_t known, bool streaming>
 ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
   using Stored = typename Number::Stored;
   using Block = BlockOf<Number, Compute, interleaved>;
@@ -270,14 +280,17 @@ ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
   const size_t row_bytes = static_cast<size_t>(rows.dim) * sizeof(Stored);
   const size_t turned_bytes = static_cast<size_t>(2 * planes) * sizeof(Stored);
   const size_t tail_bytes = row_bytes - turned_bytes;
+  const size_t prefetched_bytes = known != 0 ? turned_bytes : row_bytes;
   const bool has_tail = tail_bytes != 0 && rows.x != rows.out;
   const char *x_row = rows.x, *table_row = rows.table;
   char* out_row = rows.out;
   for (int64_t left = rows.count; left > 0; --left) {
-    if (rows.ahead != 0) {
-      for (size_t at = 0; at < row_bytes; at += kCacheLine) {
-        ROTARY_PREFETCH(x_row + rows.ahead + static_cast<int64_t>(at));
-      }
+    const bool is_inside = left > rows.lead;
+    const char* x_later = x_row + (is_inside ? rows.x_lead : rows.x_jump);
+    const char* out_later = out_row + (is_inside ? rows.out_lead : rows.out_jump);
+    for (size_t at = 0; at < prefetched_bytes; at += kCacheLine) {
+      ROTARY_PREFETCH(x_later + at);
+      if (!streaming && rows.x != rows.out) ROTARY_PREFETCH_WRITE(out_later + at);
     }
     const auto* x = reinterpret_cast<const Stored*>(x_row);
     auto* out = reinterpret_cast<Stored*>(out_row);
@@ -286,7 +299,7 @@ ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
     if constexpr (Block::planes != 0) {
       for (; done + Block::planes <= planes; done += Block::planes, table += 2 * Block::planes) {
         const int64_t at = interleaved ? 2 * done : done;
-        Block::turn(x + at, out + at, planes, table);
+        Block::template turn<streaming>(x + at, out + at, planes, table);
       }
     }
     const int64_t rest = planes - done;
@@ -308,13 +321,26 @@ ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
   }
 }
 
+template <class Number, class Compute, bool interleaved, bool streaming>
+ROTARY_TARGET static void turn_rows_by_size(const Rows& rows) {
+  if constexpr (BlockOf<Number, Compute, interleaved>::planes != 0) {  // Heads of 64 and of 128.
+    if (rows.planes == 32) return turn_known_rows<Number, Compute, interleaved, 32, streaming>(rows);
+    if (rows.planes == 64) return turn_known_rows<Number, Compute, interleaved, 64, streaming>(rows);
+  }
+  turn_known_rows<Number, Compute, interleaved, 0, streaming>(rows);
+}
+
 template <class Number, class Compute, bool interleaved>
 ROTARY_TARGET static void turn_rows(const Rows& rows) {
-  if constexpr (BlockOf<Number, Compute, interleaved>::planes != 0) {  // Heads of 64 and of 128.
-    if (rows.planes == 32) return turn_known_rows<Number, Compute, interleaved, 32>(rows);
-    if (rows.planes == 64) return turn_known_rows<Number, Compute, interleaved, 64>(rows);
+  constexpr int64_t block = BlockOf<Number, Compute, interleaved>::planes;
+  if constexpr (block != 0) {
+    if (rows.streams && rows.planes % block == 0) {
+      turn_rows_by_size<Number, Compute, interleaved, true>(rows);
+      _mm_sfence();  // What was written past the caches is there before another thread is told so.
+      return;
+    }
   }
-  turn_known_rows<Number, Compute, interleaved, 0>(rows);
+  turn_rows_by_size<Number, Compute, interleaved, false>(rows);
 }
 
 template <class Number, class Table, bool interleaved>

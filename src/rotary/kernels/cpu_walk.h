@@ -57,6 +57,7 @@ void turn_apart(const Plan& plan, const Rows& rows, std::vector<double>& memory)
   char* after = reinterpret_cast<char*>(memory.data() + words);
   Rows one = rows;
   one.count = 1;
+  one.x_jump = one.out_jump = 0;
   one.x = before;
   one.out = after;
   for (int64_t row = 0; row < rows.count; ++row) {
@@ -68,16 +69,32 @@ void turn_apart(const Plan& plan, const Rows& rows, std::vector<double>& memory)
 }
 
 constexpr int64_t kTileBytes = 64 << 10;  // Of prepared tables: a part of any second-level cache.
-constexpr int64_t kShortRun = 4096;       // Bytes: less than the processor prefetches by itself.
+constexpr int64_t kLeadBytes = 2 << 10;   // From what is turned to what is prefetched.
+constexpr int64_t kStreamBytes = 8 << 20;  // What no cache would keep until it is read.
+constexpr int64_t kVectorBytes = 32;
 constexpr int64_t kHeads = 16;            // At most, that share one tile.
 constexpr int64_t kGrain = 32768;         // Elements worth a thread, as PyTorch reckons.
+
+// Whether the result is written past the caches: it is large, new, and in whole vectors. Otherwise
+// each line of it would be read before it is written, a third of all traffic.
+bool streams(const Plan& plan) {
+  const Rows& rows = plan.rows;
+  if (rows.x == rows.out || 2 * rows.planes != rows.dim) return false;
+  const int64_t half = rows.planes * plan.element_size;
+  int64_t bits = reinterpret_cast<intptr_t>(rows.out) | half, bytes = 2 * half;
+  for (const Axis& axis : plan.axes) {
+    bits |= axis.out;
+    bytes *= axis.size;
+  }
+  return bits % kVectorBytes == 0 && bytes >= kStreamBytes;
+}
 
 // The two innermost axes cut into blocks: a tile of the inner one, a group of the other.
 struct Blocks {
   const Plan& plan;
   const Axis &inner, &heads;
-  int64_t table_row, tile, group, tiles, groups, count;
-  bool is_dense;
+  int64_t table_row, tile, group, tiles, groups, count, lead;
+  bool is_dense, is_streaming;
 
   explicit Blocks(const Plan& plan)
       : plan(plan), inner(plan.axes[plan.axes.size() - 1]), heads(plan.axes[plan.axes.size() - 2]) {
@@ -88,6 +105,9 @@ struct Blocks {
     groups = (heads.size + group - 1) / group;
     count = tiles * groups;
     for (size_t i = 0; i + 2 < plan.axes.size(); ++i) count *= plan.axes[i].size;
+    const int64_t row_bytes = plan.rows.dim * plan.element_size;
+    lead = std::max<int64_t>(1, kLeadBytes / std::max<int64_t>(1, row_bytes));
+    is_streaming = streams(plan);
     is_dense = plan.x_channel == plan.element_size && plan.out_channel == plan.element_size;
   }
 
@@ -118,8 +138,12 @@ struct Blocks {
     rows.count = std::min(tile, inner.size - first);
     rows.x_step = inner.x;
     rows.out_step = inner.out;
-    const bool is_short = rows.count * plan.rows.dim * plan.element_size <= kShortRun;
-    rows.ahead = is_short ? heads.x : 0;
+    rows.streams = is_dense && is_streaming;
+    rows.lead = lead;
+    rows.x_lead = lead * inner.x;
+    rows.out_lead = lead * inner.out;
+    rows.x_jump = heads.x + (lead - rows.count) * inner.x;
+    rows.out_jump = heads.out + (lead - rows.count) * inner.out;
     const bool is_one_row = inner.cos == 0 && inner.sin == 0;  // For the whole tile.
     tables.count = is_one_row ? 1 : rows.count;
     tables.cos_step = inner.cos;

@@ -119,6 +119,19 @@ def rotate_all(
     return run(tuple(xs), cos, sin, turn, backend)
 
 
+def tables(angles: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of angles in float64, rounded once to float32, or not at all."""
+    if (
+        dtype is torch.float32
+        and cpu.MISSING is None
+        and angles.is_cpu
+        and _is_plain_sailing(angles)
+    ):
+        return cpu.tables(angles)
+    cos, sin = angles.cos(), angles.sin()
+    return cos.to(dtype), sin.to(dtype)
+
+
 def explain(x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> str:
     """Say which backend serves a rotation of ``x``, and why the others do not.
 
@@ -269,14 +282,13 @@ def _is_tracing() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def _is_plain_sailing(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+def _is_plain_sailing(*given: Tensor) -> bool:
     """Whether the result may be written without telling autograd, a transform or a compiler."""
-    if torch.compiler.is_compiling() or _is_tracing() or type(x) not in _OWN_TYPES:
+    if torch.compiler.is_compiling() or _is_tracing() or is_transformed() or is_dual():
         return False
-    if is_transformed() or is_dual():
+    if any(type(tensor) not in _OWN_TYPES for tensor in given):
         return False
-    needs = x.requires_grad or cos.requires_grad or sin.requires_grad
-    return not (needs and torch.is_grad_enabled())
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given))
 
 
 def _with_amplitude(

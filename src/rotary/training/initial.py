@@ -37,7 +37,13 @@ _STRUCTURE = (
     "hidden_act",
     "norm_position",
 )
-_OF_ROFORMER = ("position_encoding", "attention_form", "rotary_layout")
+_OF_ROFORMER = (
+    "position_encoding",
+    "attention_form",
+    "num_features",
+    "feature_seed",
+    "rotary_layout",
+)
 _HEAD = "cls.predictions."
 _SETTINGS = (
     "hidden_dropout_prob",

@@ -134,6 +134,7 @@ def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
         ConfigError: With every problem.
     """
     values = config.as_dict()["model"]
+    values["redraw_interval"] = values["redraw_interval"] or None
     more.setdefault("is_decoder", OBJECTIVES[config.objective].is_causal)
     longest = max(stage.length for stage in config.stages)
     return RoFormerConfig(

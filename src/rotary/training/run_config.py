@@ -50,6 +50,9 @@ class ModelOptions:
         layer_norm_eps: Epsilon of the layer norms.
         position_encoding: How positions enter: rotary, none, or another that the model has.
         attention_form: How tokens attend: softmax, or numerator, cosine, performer (linear cost).
+        num_features: Random features of a head, for performer; from the head's size if not given.
+        redraw_interval: Steps between two draws of these features (0: never drawn anew).
+        feature_seed: Seed of the draws.
         norm_position: Norms after each sub-layer is added (post, the paper) or before it (pre).
         rotary_layout: Which channels turn together: interleaved or half.
     """
@@ -67,6 +70,9 @@ class ModelOptions:
     layer_norm_eps: float = 1e-12
     position_encoding: str = "rotary"
     attention_form: str = "softmax"
+    num_features: int | None = None
+    redraw_interval: int = 1000
+    feature_seed: int = 0
     norm_position: str = "post"
     rotary_layout: str = "interleaved"
 
