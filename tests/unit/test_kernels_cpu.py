@@ -304,7 +304,7 @@ def test_the_bare_operator_refuses_what_would_leave_its_memory(spoil):
     ("dim", "planes"), [(64, 32), (128, 64), (80, 40), (96, 48), (64, 16), (24, 12)]
 )
 def test_large_results(backend, layout, dtype, dim, planes):
-    """Results of more than 8 MiB may be written past the caches, in whole vectors or not at all."""
+    """Results of more than 4 MiB may be written past the caches, in whole vectors or not at all."""
     size = torch.empty((), dtype=dtype).element_size()
     length = 5 * 2**20 // (dim * size) + 1
     x = torch.randn(2, length, dim).to(dtype)

@@ -47,7 +47,8 @@ def test_each_quadrant_and_its_ends(level):
 
 def test_position_zero_is_the_identity_exactly(level):
     cos, sin = tables(torch.zeros(3, 5, dtype=torch.float64), torch.float32)
-    assert torch.equal(cos, torch.ones(3, 5)) and torch.equal(sin, torch.zeros(3, 5))
+    assert torch.equal(cos, torch.ones(3, 5))
+    assert torch.equal(sin, torch.zeros(3, 5))
 
 
 def test_what_is_no_number_or_far_away(level):
@@ -74,7 +75,8 @@ def test_strides(level):
 def test_float64_tables_stay_float64():
     angles = torch.randn(5, dtype=torch.float64)
     cos, sin = tables(angles, torch.float64)
-    assert torch.equal(cos, angles.cos()) and torch.equal(sin, angles.sin())
+    assert torch.equal(cos, angles.cos())
+    assert torch.equal(sin, angles.sin())
 
 
 @pytest.mark.skipif(cpu.MISSING is not None, reason="without the extension there is one way only")

@@ -136,12 +136,14 @@ def interleave_with_floor(
     copy: str = "copy_",
     tries: int = 8,
     repeats: int = 25,
+    sample_seconds: float = 0.0,
     synchronize: Case | None = None,
 ) -> dict[str, Timing]:
     """Time cases beside the two floors, and repeat a run in which these two disagree.
 
-    Every sample is a single call. Calls of one case in a row would find in the cache what they
-    themselves left there, and most of all ``copy_``, whose results always lie at the same place.
+    Every sample is a single call unless told otherwise. Where a case fits the last cache, calls of
+    it in a row would find there what they themselves left, and most of all ``copy_``, whose results
+    always lie at the same place.
 
     Args:
         cases: All cases, the two floors among them.
@@ -149,6 +151,7 @@ def interleave_with_floor(
         copy: Name of the floor that copies the same tensors into ready ones.
         tries: Runs before giving up.
         repeats: See :func:`interleave`.
+        sample_seconds: See :func:`interleave`; 0 makes every sample a single call.
         synchronize: See :func:`interleave`.
 
     Raises:
@@ -157,7 +160,9 @@ def interleave_with_floor(
     """
     seen = []
     for _ in range(tries):
-        timings = interleave(cases, repeats=repeats, sample_seconds=0, synchronize=synchronize)
+        timings = interleave(
+            cases, repeats=repeats, sample_seconds=sample_seconds, synchronize=synchronize
+        )
         seen.append(timings[clone].seconds / timings[copy].seconds)
         if 1 / COLD <= seen[-1] <= COLD:
             return timings

@@ -68,9 +68,9 @@ void turn_apart(const Plan& plan, const Rows& rows, std::vector<double>& memory)
   }
 }
 
-constexpr int64_t kTileBytes = 64 << 10;  // Of prepared tables: a part of any second-level cache.
+constexpr int64_t kTileBytes = 128 << 10;  // Of prepared tables: a part of any second-level cache.
 constexpr int64_t kLeadBytes = 2 << 10;   // From what is turned to what is prefetched.
-constexpr int64_t kStreamBytes = 8 << 20;  // What no cache would keep until it is read.
+constexpr int64_t kStreamBytes = 4 << 20;  // More than a core has of the last cache, as a rule.
 constexpr int64_t kVectorBytes = 32;
 constexpr int64_t kHeads = 16;            // At most, that share one tile.
 constexpr int64_t kGrain = 32768;         // Elements worth a thread, as PyTorch reckons.
