@@ -73,7 +73,8 @@ sanitize: $(READY)  ## Run the tests of the C++ kernel under the address sanitiz
 	grep -q __asan_init build/sanitize/rotary/kernels/_cpu*.so
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize \
-	$(BIN)/python -m pytest -s tests/unit/test_kernels_cpu.py tests/unit/test_kernels_tables.py -k "not two_to_the_31"
+	$(BIN)/python -m pytest -s -k "not two_to_the_31" \
+	  $(addprefix tests/unit/test_kernels_, cpu.py tables.py running.py)
 
 clean:  ## Remove the environment and what the tools left.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/*.egg-info src/rotary/kernels/*.so

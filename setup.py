@@ -73,7 +73,9 @@ setup(
         Extension(
             "rotary.kernels._cpu",
             ["src/rotary/kernels/cpu.cpp"],
-            depends=[f"src/rotary/kernels/cpu_{part}.h" for part in ("rows", "tables", "walk")],
+            depends=[
+                f"src/rotary/kernels/cpu_{part}.h" for part in ("rows", "running", "tables", "walk")
+            ],
             language="c++",
             define_macros=[("TORCH_TARGET_VERSION", STABLE_ABI)],
             libraries=["torch_cpu", "c10"],

@@ -14,7 +14,7 @@ from rotary.errors import ConfigError, DtypeError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, inverse_power
 from rotary.kernels import Backend, Layout
 from rotary.kernels.contract import check_layout
-from rotary.kernels.dispatch import tables
+from rotary.kernels.tables import tables
 from rotary.positions import sequence
 from rotary.rotation import Rotation
 

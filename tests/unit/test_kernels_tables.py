@@ -8,7 +8,7 @@ import torch
 
 from rotary import RotaryEmbedding
 from rotary.kernels import cpu
-from rotary.kernels.dispatch import tables
+from rotary.kernels.tables import tables
 
 LEVELS = range(len(cpu.instructions()))
 SCALES = (1e-3, 1.0, 1e3, 1e6, 1e9, 1e12, 1e15)

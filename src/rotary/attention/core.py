@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rotary._shapes import Float
 from rotary.attention.scan import is_transformed
+from rotary.kernels.running import running_dot
 
 Features = tuple[Tensor, Tensor | None]
 """Numerator features and denominator features; the second is the first one itself where one tensor
@@ -84,9 +85,8 @@ def causal_block(
         before = torch.einsum("gnm,grncm->grnc", sums, q.reshape(G, R, n, C, M))
         within = scores.sum(-1).view(G, n, R, C).transpose(1, 2)
         return numerator, (before + within).reshape(G, R, T), memory, key_sum
-    running = k_below.cumsum(1) + key_sum.unsqueeze(1)
-    denominator = (q_below * running.unsqueeze(1)).sum(-1)
-    return numerator, denominator, memory, running[:, -1]
+    denominator, key_sum = running_dot(q_below, k_below, key_sum)
+    return numerator, denominator, memory, key_sum
 
 
 def _running(parts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,8 @@
 //   turn_pair  the same for two tensors, queries and keys, in one call
 //   turn_      in place
 // and `rotate`, the same as `turn`, which gets a derivative for torch.compile; and
-//   tables     angles -> their cosines and sines
+//   tables       angles -> their cosines and sines
+//   running_dot  queries and keys -> the denominators of causal linear attention
 //
 // A row is the channels of one head of one token. Rows are visited in the order of memory, in tiles
 // small enough that the rows of the tables stay in a near cache while all heads use them.
@@ -87,10 +88,26 @@ struct TableRows {
   double cos_scale, sin_scale;
 };
 
+// Some heads of queries, the keys they share, and the sum of the keys before these.
+struct RunningDot {
+  const void *q, *k;
+  void *start, *out;
+  int64_t heads, length, width;
+};
+
 struct Kernel {
   void (*prepare)(const TableRows&, void* to);
   void (*turn)(const Rows&);
   int64_t bytes_per_plane;  // Of the prepared tables.
+};
+
+// An instruction set for which the loops were compiled.
+struct Instructions {
+  const char* name;
+  Kernel (*find)(ScalarType x, ScalarType table, bool interleaved);
+  void (*make_tables)(const double* angles, float* cos, float* sin, int64_t count);
+  void (*running_dot)(const RunningDot&, float* memory);
+  void (*running_dot_wide)(const RunningDot&, double* memory);
 };
 
 inline float as_float(uint32_t bits) {
@@ -127,6 +144,7 @@ namespace baseline {
 #endif
 #include "cpu_rows.h"
 #include "cpu_tables.h"
+#include "cpu_running.h"
 #undef ROTARY_TARGET
 #undef ROTARY_HAS_AVX2
 #undef ROTARY_HAS_FMA
@@ -139,6 +157,7 @@ namespace v3 {
 #define ROTARY_HAS_FMA 1
 #include "cpu_rows.h"
 #include "cpu_tables.h"
+#include "cpu_running.h"
 #undef ROTARY_TARGET
 }  // namespace v3
 
@@ -148,18 +167,12 @@ namespace v4 {
       target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #include "cpu_rows.h"
 #include "cpu_tables.h"
+#include "cpu_running.h"
 #undef ROTARY_TARGET
 #undef ROTARY_HAS_AVX2
 #undef ROTARY_HAS_FMA
 }  // namespace v4
 #endif
-
-// An instruction set for which the loops were compiled.
-struct Instructions {
-  const char* name;
-  Kernel (*find)(ScalarType x, ScalarType table, bool interleaved);
-  void (*make_tables)(const double* angles, float* cos, float* sin, int64_t count);
-};
 
 // Those that this processor can run, the best first.
 const std::vector<Instructions>& supported() {
@@ -174,10 +187,10 @@ const std::vector<Instructions>& supported() {
     const bool is_v4 = is_v3 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (is_v4) list.push_back({"x86-64-v4", v4::find, v4::make_tables});
-    if (is_v3) list.push_back({"x86-64-v3", v3::find, v3::make_tables});
+    if (is_v4) list.push_back(v4::instructions("x86-64-v4"));
+    if (is_v3) list.push_back(v3::instructions("x86-64-v3"));
 #endif
-    list.push_back({"baseline", baseline::find, baseline::make_tables});
+    list.push_back(baseline::instructions("baseline"));
     return list;
   }();
   return found;
@@ -327,6 +340,54 @@ std::tuple<Tensor, Tensor> tables(const Tensor& given) {
   return {cos, sin};
 }
 
+// q (G, R, T, M), k (G, T, M), start (G, M) -> dot products (G, R, T), and the last sum (G, M).
+std::tuple<Tensor, Tensor> running_dot(
+    const Tensor& given_q, const Tensor& given_k, const Tensor& given_start) {
+  STD_TORCH_CHECK(
+      given_q.dim() == 4 && given_k.dim() == 3 && given_start.dim() == 2,
+      "rotary: expected q (G, R, T, M), k (G, T, M), start (G, M)");
+  const int64_t groups = given_q.size(0), heads = given_q.size(1), length = given_q.size(2);
+  const int64_t width = given_q.size(3);
+  const ScalarType dtype = given_q.scalar_type();
+  for (const Tensor& other : {given_k, given_start}) {
+    STD_TORCH_CHECK(
+        other.is_cpu() && other.scalar_type() == dtype && other.size(0) == groups &&
+            other.size(other.dim() - 1) == width,
+        "rotary: expected tensors of one dtype on the CPU, whose sizes agree");
+  }
+  STD_TORCH_CHECK(given_q.is_cpu() && given_k.size(1) == length, "rotary: expected as many keys");
+  STD_TORCH_CHECK(
+      dtype == ScalarType::Float || dtype == ScalarType::Double,
+      "rotary: expected float32 or float64");
+  const Tensor q = torch::stable::contiguous(given_q), k = torch::stable::contiguous(given_k);
+  const Tensor first = torch::stable::contiguous(given_start);
+  Tensor last = torch::stable::empty_like(first);
+  torch::stable::copy_(last, first);
+  Tensor out = torch::stable::new_empty(q, {groups, heads, length});
+  const auto& use = supported()[in_use.load(std::memory_order_relaxed)];
+  const int64_t size = size_in_bytes(q);
+  const int64_t q_bytes = heads * length * width * size, k_bytes = length * width * size;
+  const auto* q_data = static_cast<const char*>(q.const_data_ptr());
+  const auto* k_data = static_cast<const char*>(k.const_data_ptr());
+  auto* last_data = static_cast<char*>(last.mutable_data_ptr());
+  auto* out_data = static_cast<char*>(out.mutable_data_ptr());
+  const int64_t grain = std::max<int64_t>(1, kAngles / std::max<int64_t>(1, length * width));
+  torch::stable::parallel_for(0, groups, grain, [&](int64_t begin, int64_t end) {
+    std::vector<double> memory(static_cast<size_t>(2 * width));
+    for (int64_t g = begin; g < end; ++g) {
+      const RunningDot one{
+          q_data + g * q_bytes, k_data + g * k_bytes, last_data + g * width * size,
+          out_data + g * heads * length * size, heads, length, width};
+      if (dtype == ScalarType::Float) {
+        use.running_dot(one, reinterpret_cast<float*>(memory.data()));
+      } else {
+        use.running_dot_wide(one, memory.data());
+      }
+    }
+  });
+  return {out, last};
+}
+
 // supported_instructions() -> tuple of names, the best first.
 PyObject* supported_instructions(PyObject*, PyObject*) {
   PyObject* names = PyTuple_New(static_cast<Py_ssize_t>(supported().size()));
@@ -374,6 +435,7 @@ STABLE_TORCH_LIBRARY(rotary, library) {
   define("turn_(Tensor(a!) x", "()");
   define("rotate(Tensor x", "Tensor");
   library.def("tables(Tensor angles) -> (Tensor cos, Tensor sin)");
+  library.def("running_dot(Tensor q, Tensor k, Tensor start) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(rotary, CPU, library) {
@@ -382,6 +444,7 @@ STABLE_TORCH_LIBRARY_IMPL(rotary, CPU, library) {
   library.impl("turn_", TORCH_BOX(&turn_inplace));
   library.impl("rotate", TORCH_BOX(&turn));
   library.impl("tables", TORCH_BOX(&tables));
+  library.impl("running_dot", TORCH_BOX(&running_dot));
 }
 
 PyMODINIT_FUNC PyInit__cpu(void) { return PyModule_Create(&module); }

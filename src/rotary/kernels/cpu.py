@@ -92,6 +92,12 @@ def tables(angles: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
+def running_dot(q: Tensor, k: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """See :func:`rotary.kernels.running.running_dot`."""
+    dots, last = _running_dot(q, k, start)
+    return dots, last
+
+
 def _fake(x: Tensor, *_: object) -> Tensor:
     return torch.empty_like(x)
 
@@ -103,6 +109,10 @@ def _fake_pair(q: Tensor, k: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 def _fake_tables(angles: Tensor) -> tuple[Tensor, Tensor]:
     cos, sin = (angles.new_empty(angles.shape, dtype=torch.float32) for _ in range(2))
     return cos, sin
+
+
+def _fake_running_dot(q: Tensor, k: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape[:3]), start.new_empty(start.shape)
 
 
 def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -121,12 +131,14 @@ if MISSING is None:
     _turn = torch.ops.rotary.turn.default
     _turn_pair = torch.ops.rotary.turn_pair.default
     _tables = torch.ops.rotary.tables.default
+    _running_dot = torch.ops.rotary.running_dot.default
     for _name, _shapes in (
         ("turn", _fake),
         ("turn_pair", _fake_pair),
         ("turn_", lambda *_: None),
         ("rotate", _fake),
         ("tables", _fake_tables),
+        ("running_dot", _fake_running_dot),
     ):
         torch.library.register_fake(f"rotary::{_name}", _shapes)
     torch.library.register_autograd("rotary::rotate", _backward, setup_context=_remember)

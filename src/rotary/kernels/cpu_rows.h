@@ -1,5 +1,5 @@
-// The turn of consecutive rows, and the tables as it wants them. Included once for each instruction set, inside a namespace of its
-// own; hence no include guard. The including file defines
+// The turn of consecutive rows, and the tables as it wants them. Included once for each instruction
+// set, inside a namespace of its own; hence no include guard. The including file defines
 //   ROTARY_TARGET    the function attribute that allows those instructions, or nothing
 //   ROTARY_HAS_AVX2  1 where AVX2, FMA and the conversions of float16 (F16C) are among them
 
@@ -324,8 +324,10 @@ ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
 template <class Number, class Compute, bool interleaved, bool streaming>
 ROTARY_TARGET static void turn_rows_by_size(const Rows& rows) {
   if constexpr (BlockOf<Number, Compute, interleaved>::planes != 0) {  // Heads of 64 and of 128.
-    if (rows.planes == 32) return turn_known_rows<Number, Compute, interleaved, 32, streaming>(rows);
-    if (rows.planes == 64) return turn_known_rows<Number, Compute, interleaved, 64, streaming>(rows);
+    constexpr auto* turn_32 = turn_known_rows<Number, Compute, interleaved, 32, streaming>;
+    constexpr auto* turn_64 = turn_known_rows<Number, Compute, interleaved, 64, streaming>;
+    if (rows.planes == 32) return turn_32(rows);
+    if (rows.planes == 64) return turn_64(rows);
   }
   turn_known_rows<Number, Compute, interleaved, 0, streaming>(rows);
 }

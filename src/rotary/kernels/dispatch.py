@@ -119,19 +119,6 @@ def rotate_all(
     return run(tuple(xs), cos, sin, turn, backend)
 
 
-def tables(angles: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of angles in float64, rounded once to float32, or not at all."""
-    if (
-        dtype is torch.float32
-        and cpu.MISSING is None
-        and angles.is_cpu
-        and _is_plain_sailing(angles)
-    ):
-        return cpu.tables(angles)
-    cos, sin = angles.cos(), angles.sin()
-    return cos.to(dtype), sin.to(dtype)
-
-
 def explain(x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> str:
     """Say which backend serves a rotation of ``x``, and why the others do not.
 
@@ -180,7 +167,7 @@ def _turn(
 
 def _turn_plain(x: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
     layout, cos, sin = _plain_tables(x, cos, sin, turn)
-    if _is_plain_sailing(x, cos, sin):
+    if is_plain_sailing(x, cos, sin):
         out = torch.empty_like(x)
         rotate_plain_into(out, x, cos, sin, layout=layout)
         return out
@@ -202,7 +189,7 @@ def _turn_inplace(
     (x,) = xs
     _check_inplace(x)
     kernel = _choose(xs, cos, sin, turn[0], backend)
-    if not _is_plain_sailing(x, cos, sin):
+    if not is_plain_sailing(x, cos, sin):
         turned = _turn(xs, cos, sin, turn, backend)
         try:
             return (x.copy_(turned[0]),)
@@ -282,7 +269,7 @@ def _is_tracing() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def _is_plain_sailing(*given: Tensor) -> bool:
+def is_plain_sailing(*given: Tensor) -> bool:
     """Whether the result may be written without telling autograd, a transform or a compiler."""
     if torch.compiler.is_compiling() or _is_tracing() or is_transformed() or is_dual():
         return False
