@@ -2,11 +2,12 @@
 // once for each, last, inside a namespace of its own; hence no include guard.
 
 // out[h][t] = q[h][t] . (start + k[0] + ... + k[t]) for the heads that share their keys; all rows
-// are dense, of `width` numbers. Then the whole sum is added to start. `memory` holds 2 * width
-// numbers: the keys so far, which are summed apart from start so that a long past costs no digits.
+// are dense, of `width` numbers. In the end start is the whole sum. `memory` holds 2 * width numbers:
+// the last keys are summed apart from start, so that a long past costs no digits.
 template <class Number>
 ROTARY_TARGET static void running_dot(const RunningDot& given, Number* memory) {
-  constexpr int64_t kLanes = 16;  // Independent sums, for the compiler to make vectors of.
+  constexpr int64_t kLanes = 16;      // Independent sums, for the compiler to make vectors of.
+  constexpr int64_t kTogether = 128;  // Keys that are summed before they go to start.
   const int64_t width = given.width, length = given.length;
   const auto* q = static_cast<const Number*>(given.q);
   const auto* k = static_cast<const Number*>(given.k);
@@ -33,8 +34,11 @@ ROTARY_TARGET static void running_dot(const RunningDot& given, Number* memory) {
       for (const Number lane : lanes) sum += lane;
       out[h * length + t] = sum;
     }
+    if (t + 1 == length || t % kTogether == kTogether - 1) {
+      for (int64_t i = 0; i < width; ++i) start[i] += so_far[i];
+      std::fill(so_far, so_far + width, Number(0));
+    }
   }
-  for (int64_t i = 0; i < width; ++i) start[i] += so_far[i];
 }
 
 static Instructions instructions(const char* name) {
