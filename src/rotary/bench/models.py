@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import RoFormerConfig as StockConfig
 from transformers import RoFormerForMaskedLM as StockForMaskedLM
 from transformers import RoFormerModel as StockModel
@@ -36,6 +37,7 @@ CMRC_LENGTHS = (
 )
 DOCUMENTS = {512: 1.6, 1024: 1.65, 2048: 2.0, 4096: 2.8}
 STEPS = {(4, 512): 3.0, (2, 1024): 3.0, (1, 2048): 4.0}
+PRODUCTS = "matrix products and attention alone"
 SMALL = {
     "vocab_size": 50_000,
     "hidden_size": 384,
@@ -137,11 +139,42 @@ def _documents(record: Record, repeats: int) -> None:
         ids = _ids(1, length)
         section = f"base, one document of {length} tokens"
         timings = _in_turns(
-            {"transformers": partial(theirs, ids), "ours": partial(ours, ids)}, repeats
+            {
+                "transformers": partial(theirs, ids),
+                "ours": partial(ours, ids),
+                PRODUCTS: _products(ours, 1, length),
+            },
+            repeats,
         )
         _tokens_rows(record, section, timings, length)
         ratio = timings["transformers"].seconds / timings["ours"].seconds
         record.at_least(f"{section}, times transformers' tokens per second", ratio, floor)
+
+
+def _products(model: Any, rows: int, length: int) -> Case:
+    """The matrix products and the attention of the layers alone, on tensors that are there.
+
+    Forward, and while gradients are on backward too. With the same matrix products no code around
+    them is faster, so this says how far above transformers one can get on this machine.
+    """
+    config, needs = model.config, torch.is_grad_enabled()
+    hidden = torch.randn(rows, length, config.hidden_size, requires_grad=needs)
+    wide = torch.randn(rows, length, config.intermediate_size, requires_grad=needs)
+    heads = (rows, config.num_attention_heads, length, config.head_dim)
+    q, k, v = (torch.randn(heads, requires_grad=needs) for _ in range(3))
+
+    def run() -> None:
+        for layer in model.encoder.layer:
+            attention = layer.attention.self
+            linears = [attention.query, attention.key, attention.value]
+            linears += [layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
+            results = [linear(hidden) for linear in linears[:-1]]
+            results += [linears[-1](wide), scaled_dot_product_attention(q, k, v)]
+            if needs:
+                of = [hidden, wide, q, k, v, *(linear.weight for linear in linears)]
+                torch.autograd.grad(results, of, [result.detach() for result in results])
+
+    return run
 
 
 def _tokens_rows(record: Record, section: str, timings: dict[str, Timing], tokens: int) -> None:
@@ -190,6 +223,7 @@ def _training(record: Record, repeats: int) -> None:
             "transformers": partial(_step, theirs, optimizers[0], batch),
             "ours, all logits": partial(_step, ours, optimizers[1], batch, is_sparse=False),
             "ours, sparse logits": partial(_step, ours, optimizers[1], batch, is_sparse=True),
+            f"{PRODUCTS}, no head": _products(ours.roformer, rows, length),
         }
         timings = _in_turns(cases, repeats)
         _tokens_rows(record, section, timings, rows * length)
