@@ -1,0 +1,31 @@
+"""Writing on from a prompt: what is text and what is not."""
+
+import torch
+from tiny_tokenizer import WORDS, save_tokenizer
+from tools_support import tiny
+
+from rotary.models import RoFormerForCausalLM
+from rotary.models.writing import continue_text
+
+
+def writer(tmp_path, word):
+    """A model that always writes one word."""
+    model = tiny(RoFormerForCausalLM, is_decoder=True, vocab_size=len(WORDS), eos_token_id=None)
+    with torch.no_grad():
+        model.cls.predictions.bias[WORDS.index(word)] = 1e4
+    return model, save_tokenizer(tmp_path)
+
+
+def test_what_is_written_follows_the_prompt(tmp_path):
+    text = continue_text(*writer(tmp_path, "cat"), "the small", max_new_tokens=3)
+    assert text == "the small cat cat cat"
+
+
+def test_the_token_that_ends_a_text_is_no_text(tmp_path):
+    assert continue_text(*writer(tmp_path, "[SEP]"), "the cat", max_new_tokens=5) == "the cat"
+
+
+def test_special_tokens_are_never_drawn(tmp_path):
+    text = continue_text(*writer(tmp_path, "[MASK]"), "the cat", max_new_tokens=5)
+    assert "[" not in text
+    assert len(text.split()) >= 2
