@@ -45,6 +45,21 @@ def _same_draws():
 
 
 @pytest.fixture(scope="session")
+def exact_onnxruntime():
+    """For tests that run what we export, where angles are float64; skips visibly without."""
+    onnxruntime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    vector = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.DOUBLE, [1]) for n in "xy"]
+    cosine = onnx.helper.make_node("Cos", ["x"], ["y"])
+    graph = onnx.helper.make_graph([cosine], "cosine", vector[:1], vector[1:])
+    opset = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=9)
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString())
+    except Exception:
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no cosine in float64")
+
+
+@pytest.fixture(scope="session")
 def shared_data():
     """A function that gives the path of a file of ../shared/data, or skips visibly."""
     root = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")

@@ -144,6 +144,7 @@ def run_onnx(model, given, shapes, opset, again):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("layout", "opset"), [("interleaved", 18), ("half", 23)])
 def test_onnx_onnx_6480_exports_in_plain_operators(layout, opset):
     model = Model(inverse_power(D), layout)
@@ -156,6 +157,7 @@ def test_onnx_onnx_6480_exports_in_plain_operators(layout, opset):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_onnx_in_its_own_operator(layout):
     model = Operator(layout)

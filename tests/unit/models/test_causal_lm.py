@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tools_support import cache_of
 
 from rotary.errors import ConfigError
 from rotary.models import RoFormerForCausalLM
@@ -37,7 +38,7 @@ def test_the_cache_changes_nothing_however_the_text_is_cut(model, way, pieces):
     cache, parts = None, []
     for piece in ids.split(pieces, dim=1):
         output = model(piece, cache=cache, use_cache=True)
-        cache = output.cache
+        cache = cache_of(output)
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
     old_name = model(ids[:, :1], past_key_values=cache).logits
@@ -52,7 +53,7 @@ def test_left_padding_with_a_cache_gives_what_the_text_gives_alone(model, way):
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :3] = 0
     first = model(ids[:, :6], attention_mask=mask[:, :6], use_cache=True)
-    second = model(ids[:, 6:], attention_mask=mask, cache=first.cache)
+    second = model(ids[:, 6:], attention_mask=mask, cache=cache_of(first))
     got = torch.cat((first.logits, second.logits), 1)
     alone = logits_of(model, ids[:1, 3:])
     torch.testing.assert_close(got[:1, 3:], alone, rtol=0, atol=1e-12)
@@ -112,7 +113,7 @@ def test_a_prefix_model_sees_its_prefix_whole_and_writes_segment_one(build):
     got = logits_of(model, ids, token_type_ids=segments)
     torch.testing.assert_close(got, right, rtol=0, atol=1e-13)
     first = model(ids[:, :4], token_type_ids=segments[:, :4], use_cache=True)
-    rest = model(ids[:, 4:], token_type_ids=segments[:, 4:], cache=first.cache).logits
+    rest = model(ids[:, 4:], token_type_ids=segments[:, 4:], cache=cache_of(first)).logits
     torch.testing.assert_close(torch.cat((first.logits, rest), 1), right, rtol=0, atol=1e-12)
 
     prompt, types = ids[:, :4], segments[:, :4]
@@ -142,9 +143,9 @@ def test_a_model_that_sees_the_future_cannot_be_causal(build):
 
 def test_the_cache_is_kept_out_of_training_and_of_encoders(model, build):
     ids = torch.randint(0, 50, (1, 4))
-    assert model(ids).cache is not None
-    assert model(ids, labels=ids).cache is None
-    assert model.train()(ids).cache is None
+    assert cache_of(model(ids)) is not None
+    assert cache_of(model(ids, labels=ids)) is None
+    assert cache_of(model.train()(ids)) is None
     from rotary.models import RoFormerModel
 
     with pytest.raises(ConfigError, match="is_decoder is False"):

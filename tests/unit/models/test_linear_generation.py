@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tools_support import cache_of
 from transformers import DynamicCache
 
 from rotary.errors import ConfigError, ShapeError
@@ -23,7 +24,7 @@ def test_whole_in_pieces_and_token_by_token_are_the_same(model, pieces):
     cache, parts = None, []
     for piece in ids.split(pieces, dim=1):
         output = model(piece, cache=cache, use_cache=True)
-        cache = output.cache
+        cache = cache_of(output)
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-12)
     assert cache.get_seq_length() == 7
@@ -37,7 +38,7 @@ def test_left_padding_with_a_state_gives_what_the_text_gives_alone(model):
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :3] = 0
     first = model(ids[:, :6], attention_mask=mask[:, :6], use_cache=True)
-    second = model(ids[:, 6:], attention_mask=mask, cache=first.cache)
+    second = model(ids[:, 6:], attention_mask=mask, cache=cache_of(first))
     got = torch.cat((first.logits, second.logits), 1)
     alone = model(ids[:1, 3:], use_cache=False).logits
     torch.testing.assert_close(got[:1, 3:], alone, rtol=0, atol=1e-12)
@@ -76,7 +77,7 @@ def test_generation_from_left_padded_prompts_is_that_of_each_alone(model):
 
 def test_the_state_does_not_grow_and_old_ones_stay_as_they_are(model):
     ids = torch.randint(1, 50, (1, 40))
-    cache = model(ids[:, :1], use_cache=True).cache
+    cache = cache_of(model(ids[:, :1], use_cache=True))
     assert isinstance(cache, LinearStateCache)
     before = cache.layers[1].state()
     kept = before.memory.clone()
@@ -94,13 +95,13 @@ def test_the_state_does_not_grow_and_old_ones_stay_as_they_are(model):
 
 
 def test_sums_of_a_half_precision_model_are_float32(model):
-    cache = model.bfloat16()(torch.randint(1, 50, (1, 4)), use_cache=True).cache
+    cache = cache_of(model.bfloat16()(torch.randint(1, 50, (1, 4)), use_cache=True))
     assert {layer.state().memory.dtype for layer in cache.layers} == {torch.float32}
 
 
 def test_rows_of_the_state_are_repeated_and_chosen(model):
     ids = torch.randint(1, 50, (2, 6))
-    cache = model(ids[:, :5], use_cache=True).cache
+    cache = cache_of(model(ids[:, :5], use_cache=True))
     cache.batch_repeat_interleave(2)
     cache.batch_select_indices(torch.tensor([3, 0]))
     got = model(ids[[1, 0], 5:], cache=cache).logits
@@ -121,7 +122,7 @@ def test_what_a_state_cannot_do_is_refused(model, build):
         softmax.generate(ids, assistant_model=model, **HOW)
     documents = torch.ones_like(ids)
     with pytest.raises(ShapeError, match="cannot go with a cache"):
-        model(ids, document_ids=documents, cache=model(ids, use_cache=True).cache)
+        model(ids, document_ids=documents, cache=cache_of(model(ids, use_cache=True)))
 
 
 def test_a_softmax_model_refuses_a_linear_state(build):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tools_support import cache_of
 
 from rotary.attention.encodings import ENCODINGS
 from rotary.errors import ConfigError
@@ -106,7 +107,7 @@ def test_the_cache_changes_nothing(build, name):
                 cache=cache,
                 use_cache=True,
             )
-            cache = output.cache
+            cache = cache_of(output)
             parts.append(output.logits)
         got = torch.cat(parts, 1)
         real = mask.bool()
@@ -175,7 +176,10 @@ def test_weights_of_an_encoding_learn_also_with_checkpointed_layers(build, name)
     found = []
     for is_checkpointed in (False, True):
         if is_checkpointed:
-            model.activation_checkpointing_enable()
+            (
+                getattr(model, "activation_checkpointing_enable", None)
+                or model.gradient_checkpointing_enable
+            )()
         model.zero_grad()
         (model(ids, attention_mask=mask).last_hidden_state * mask[..., None]).pow(
             3
@@ -219,6 +223,13 @@ def test_what_cannot_be_is_refused(build):
     shaw.set_attn_implementation("eager")
     with pytest.raises(ConfigError, match="'shaw' has an attention of its own"):
         shaw(torch.randint(1, 50, (1, 4)), output_attentions=True)
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="this PyTorch cannot offload: it is built for a GPU and there is none",
+)
+def test_a_cache_that_cannot_keep_positions_is_refused(build):
     writer = make(build, RoFormerForCausalLM, "alibi", is_decoder=True)
     with pytest.raises(ConfigError, match=r"cannot keep the positions.*use transformers' Dynamic"):
         writer.generate(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tools_support import cache_of
 from torch.nn.functional import scaled_dot_product_attention
 
 from rotary import RotaryEmbedding, from_config
@@ -192,7 +193,7 @@ def test_generation_keeps_the_frequencies_of_the_prompt(build, name):
         == same.generate(ids, max_new_tokens=9, do_sample=False, use_cache=False).tolist()
     )
     output = model(ids, use_cache=True)
-    later = model(got[:, prompt:], cache=output.cache).logits
+    later = model(got[:, prompt:], cache=cache_of(output)).logits
     expected = same(got, use_cache=False).logits[:, prompt:]
     torch.testing.assert_close(later, expected, rtol=0, atol=1e-12)
     moved = model(got, use_cache=False).logits[:, prompt:]

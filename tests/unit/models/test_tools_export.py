@@ -68,6 +68,7 @@ def run_onnx(path, ids, mask):
     return torch.from_numpy(session.run(None, feed)[0])
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("opset", [18, 23])
 def test_onnxruntime_gives_the_same_logits(opset, tmp_path):
     """Opset 18 is the oldest PyTorch writes; 23 has an attention operator of its own."""
@@ -86,6 +87,7 @@ def test_onnxruntime_gives_the_same_logits(opset, tmp_path):
         torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-4)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_int8_by_onnxruntime_keeps_what_was_learnt(tmp_path):
     import onnx
     from onnxruntime.quantization import quantize_dynamic

@@ -17,6 +17,11 @@ SIZES = {
 MASK = 4
 
 
+def cache_of(output):
+    """The cache that a model returned; transformers before 5.24 calls it ``past_key_values``."""
+    return output.cache if hasattr(output, "cache") else output.past_key_values
+
+
 def tiny(cls, **config):
     return cls(RoFormerConfig(**{**SIZES, **config})).eval()
 

@@ -20,7 +20,7 @@ from rotary.models.roformer.token_layout import lay_in_rows
 _CACHE_FIELD = (
     "cache" if "cache" in {f.name for f in fields(CausalLMOutputWithPast)} else "past_key_values"
 )
-"""What this version of transformers calls the cache in its outputs."""
+"""What this version of transformers calls the cache, in outputs and in what a step is given."""
 
 
 class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
@@ -149,7 +149,9 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Give linear attention its own kind of cache; see transformers' ``generate``."""
-        is_plain = model_kwargs.get("cache") is None and generation_config.use_cache is not False
+        is_plain = (
+            model_kwargs.get(_CACHE_FIELD) is None and generation_config.use_cache is not False
+        )
         if not (self.config.is_linear and is_plain):
             return super()._prepare_cache_for_generation(
                 generation_config, model_kwargs, *args, **kwargs
@@ -165,7 +167,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
                 "RoFormerForCausalLM.generate: a linear model cannot assist another one, because "
                 "its state cannot take tokens back; use a softmax model."
             )
-        model_kwargs["cache"] = LinearStateCache(self.config.num_hidden_layers)
+        model_kwargs[_CACHE_FIELD] = LinearStateCache(self.config.num_hidden_layers)
         return None
 
     def _update_model_kwargs_for_generation(
