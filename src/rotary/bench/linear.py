@@ -120,25 +120,22 @@ def _against_softmax(record: Record, time: Timer) -> None:
         section = f"causal {what}, 16384 tokens"
         cases = _attention(16_384, record.device, causal=True, trains=trains)
         timings = time(cases, repeats=max(3, record.repeats // 5))
-        softmax, linear, plain = timings.values()
+        softmax, linear, _ = timings.values()
         for name, timing in timings.items():
             record.row(section, name, timing, ratio=softmax.seconds / timing.seconds)
         record.at_least(
             f"{section}, times faster than SDPA", softmax.seconds / linear.seconds, floor
         )
-        if not trains:
-            overhead = linear.seconds / plain.seconds
-            record.at_most(f"{section}, with RoPE against without", overhead, 1.25)
-            _where_rope_goes(record, time, linear.seconds - plain.seconds)
+    _where_rope_goes(record, time)
 
 
-def _where_rope_goes(record: Record, time: Timer, overhead: float) -> None:
+def _where_rope_goes(record: Record, time: Timer) -> None:
     """Two parts: turning queries and keys, block by block, and a denominator of its own.
 
     Without RoPE numerator and denominator share their features, so the denominator is the row sum
     of scores that exist anyway; with it, the unturned features are summed separately.
     """
-    section, length = "where RoPE's overhead goes, 16384 tokens", 16_384
+    section, length = "where RoPE's overhead goes, causal forward, 16384 tokens", 16_384
     rows = max(64, walk.rows_of_block(torch.device(record.device), HEADS * DIM) // 64 * 64)
     q, k, _ = _inputs(length, record.device)
     rotation = RotaryEmbedding(head_dim=DIM)(torch.arange(length, device=record.device))
@@ -148,14 +145,18 @@ def _where_rope_goes(record: Record, time: Timer, overhead: float) -> None:
             part = slice(start, min(start + rows, length))
             rotation[part](q[:, :, part], k[:, :, part])
 
-    (turning,) = time({"turning q and k": turn}, repeats=max(5, record.repeats // 2)).values()
-    record.row(section, "turning q and k", turning, ms=1e3 * turning.seconds)
-    record.row(
-        section,
-        "the denominator's own sums (the rest)",
-        ms=1e3 * (overhead - turning.seconds),
-        note="by difference",
-    )
+    cases = _attention(length, record.device, causal=True, trains=False)
+    del cases["softmax (SDPA)"]
+    cases["turning q and k"] = turn
+    timings = time(cases, repeats=max(5, record.repeats // 2))
+    with_rope, without, turning = timings.values()
+    for name, timing in timings.items():
+        record.row(section, name, timing, ratio=timing.seconds / without.seconds)
+    rest = with_rope.seconds - without.seconds - turning.seconds
+    note = "by difference"
+    record.row(section, "a denominator of its own (the rest)", ms=1e3 * rest, note=note)
+    overhead = with_rope.seconds / without.seconds
+    record.at_most(f"causal forward, {length} tokens, with RoPE against without", overhead, 1.25)
 
 
 def _long(record: Record, time: Timer) -> None:

@@ -98,6 +98,19 @@ ROTARY_TARGET static inline __m256 scaled(const float* from, float scale) {
   return _mm256_mul_ps(_mm256_loadu_ps(from), _mm256_set1_ps(scale));
 }
 
+// Whole vectors where it is streaming.
+template <bool streaming>
+ROTARY_TARGET static inline void copy_tail(const char* from, char* to, size_t bytes) {
+  if constexpr (!streaming) {
+    std::memcpy(to, from, bytes);
+  } else {
+    for (size_t at = 0; at < bytes; at += sizeof(__m256i)) {
+      const __m256i part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), part);
+    }
+  }
+}
+
 // Channels `planes` apart.
 template <class Number>
 struct HalfBlock {
@@ -242,6 +255,11 @@ using BlockOf = std::conditional_t<
     !std::is_same_v<Compute, float>, NoBlock,
     std::conditional_t<interleaved, InterleavedBlock<Number>, HalfBlock<Number>>>;
 #else
+template <bool>
+ROTARY_TARGET static inline void copy_tail(const char* from, char* to, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
 template <class Number, class Compute, bool interleaved>
 using BlockOf = NoBlock;
 #endif
@@ -314,7 +332,9 @@ ROTARY_TARGET static inline void turn_known_rows(const Rows& given) {
       out[p * step] = Number::store(a * c - b * s);
       out[p * step + second] = Number::store(a * s + b * c);
     }
-    if (has_tail) std::memcpy(out_row + turned_bytes, x_row + turned_bytes, tail_bytes);
+    if (has_tail) {
+      copy_tail<streaming>(x_row + turned_bytes, out_row + turned_bytes, tail_bytes);
+    }
     x_row += rows.x_step;
     out_row += rows.out_step;
     table_row += rows.table_step;

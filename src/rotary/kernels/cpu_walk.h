@@ -79,9 +79,10 @@ constexpr int64_t kGrain = 32768;         // Elements worth a thread, as PyTorch
 // each line of it would be read before it is written, a third of all traffic.
 bool streams(const Plan& plan) {
   const Rows& rows = plan.rows;
-  if (rows.x == rows.out || 2 * rows.planes != rows.dim) return false;
+  if (rows.x == rows.out) return false;
   const int64_t half = rows.planes * plan.element_size;
-  int64_t bits = reinterpret_cast<intptr_t>(rows.out) | half, bytes = 2 * half;
+  int64_t bytes = rows.dim * plan.element_size;
+  int64_t bits = reinterpret_cast<intptr_t>(rows.out) | half | bytes;
   for (const Axis& axis : plan.axes) {
     bits |= axis.out;
     bytes *= axis.size;
