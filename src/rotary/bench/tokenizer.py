@@ -136,7 +136,7 @@ def _two_processes(record: Record, tokenizer: RoFormerTokenizer, texts: list[str
     section = "CMRC2018 passages, four times, in workers"
     context = multiprocessing.get_context()
     with context.Pool(2, initializer=_start_worker, initargs=(tokenizer, texts)) as pool:
-        step = -(-len(texts) // 16)
+        step = -(-len(texts) // 64)
         slices = [(at, at + step) for at in range(0, len(texts), step)]
 
         def by(workers: int) -> object:
