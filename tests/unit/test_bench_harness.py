@@ -91,7 +91,7 @@ def test_unknown_suite_names_the_nearest():
 @pytest.mark.skipif(not IS_MEASURED, reason="measured on Linux")
 def test_peak_rise_is_that_of_the_call_alone():
     script = """
-before = bytearray(60 << 20)
+before = bytearray(200 << 20)
 del before
 held = bytearray(20 << 20)
 rise(lambda: bytearray(40 << 20))

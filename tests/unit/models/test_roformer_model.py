@@ -315,3 +315,9 @@ def test_angles_of_a_float64_model_are_float64_and_of_a_half_model_float32():
     half.positions.rope.forward = spy.__get__(half.positions.rope)
     assert hidden_of(half, ids).dtype == torch.bfloat16
     assert seen == [torch.float32]
+
+
+def test_flex_attention_is_refused():
+    """Compiled for a CPU, PyTorch 2.13's kernel reads beyond a block mask of several rows."""
+    with pytest.raises(ValueError, match="flex_attention"):
+        RoFormerModel(RoFormerConfig(num_hidden_layers=1, attn_implementation="flex_attention"))

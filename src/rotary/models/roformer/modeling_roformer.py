@@ -259,7 +259,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
         if is_linear:
             return lay_for_linear(attention_mask, position_ids, num_cached=num_cached, **where)
         segments = token_type_ids if self.config.is_prefix_lm and int(num_cached) == 0 else None
-        layout = lay_in_rows(
+        return lay_in_rows(
             attention_mask,
             document_ids,
             position_ids,
@@ -268,7 +268,6 @@ class RoFormerModel(RoFormerPreTrainedModel):
             num_cached=num_cached,
             num_keys=None if cache is None else cache.get_mask_sizes(shape[1], 0)[0],
         )
-        return layout.with_block_mask() if kind == "flex_attention" else layout
 
     def _wants_attentions(self, asked: bool | None) -> bool:
         wanted = self.config.output_attentions if asked is None else asked

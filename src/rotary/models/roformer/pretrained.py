@@ -36,7 +36,6 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
     _supports_sdpa = True
     _supports_flash_attn = True
-    _supports_flex_attn = True
     _supports_attention_backend = True
     _no_split_modules = ("RoFormerLayer",)
     # A Performer's draws are of no use to another form, and follow from the config elsewhere.

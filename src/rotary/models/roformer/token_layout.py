@@ -7,7 +7,6 @@ the result that its document gives it alone.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ class TokenLayout:
         positions: Position of each token the layers see: (length,), (batch, length) or, end to end,
             (tokens,).
         mask: True where a query may attend to a key, or None where every query may:
-            (batch, 1, 1 or length, keys); or the ``BlockMask`` of flex_attention.
+            (batch, 1, 1 or length, keys).
         is_causal: A token sees only itself and what came before, and the mask does not say so yet.
         index: End to end: place in the flattened batch of each token.
         lengths: End to end: tokens of each document.
@@ -56,28 +55,6 @@ class TokenLayout:
             "max_length_q": longest,
             "max_length_k": longest,
         }
-
-    def with_block_mask(self) -> TokenLayout:
-        """The same with its mask as ``flex_attention`` wants it, which skips what is masked out."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        if self.mask is None and not self.is_causal:
-            return self
-        rows, columns = self.shape
-        mask, heads, keys = None, 1, columns
-        if self.mask is not None:
-            heads = self.mask.shape[1] if self.mask.ndim == 4 else 1
-            keys = self.mask.shape[-1]
-            mask = self.mask.expand(rows, heads, columns, keys)
-
-        def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            if mask is None:
-                return key <= query
-            return mask[row, head if heads > 1 else 0 * head, query, key]
-
-        device = str(self.positions.device)
-        made = create_block_mask(may_attend, rows, heads, columns, keys, device=device)
-        return dataclasses.replace(self, mask=made, is_causal=False)  # type: ignore[arg-type]
 
     def lay(self, x: Tensor) -> Tensor:
         """Bring a tensor of the batch's shape (batch, length, ...) into this layout."""
