@@ -298,6 +298,7 @@ def test_the_bare_operator_refuses_what_would_leave_its_memory(spoil):
         torch.ops.rotary.turn(*spoil(x, table, table), 1.0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
