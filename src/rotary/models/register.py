@@ -44,7 +44,7 @@ def register() -> None:
         ...     intermediate_size=32,
         ... )
         >>> type(AutoModelForMaskedLM.from_config(config)).__module__
-        'rotary.models.roformer.modeling_roformer'
+        'rotary.models.roformer.masked_lm'
     """
     for config_class in (RoFormerConfig, RotaryRoFormerConfig):
         transformers.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

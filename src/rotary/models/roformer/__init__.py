@@ -3,7 +3,8 @@
 from rotary.models.roformer.causal_lm import RoFormerForCausalLM
 from rotary.models.roformer.configuration_roformer import RoFormerConfig, RotaryRoFormerConfig
 from rotary.models.roformer.linear_layers import LinearStateCache
-from rotary.models.roformer.modeling_roformer import RoFormerForMaskedLM, RoFormerModel
+from rotary.models.roformer.masked_lm import RoFormerForMaskedLM
+from rotary.models.roformer.modeling_roformer import RoFormerModel
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.sequence_heads import (
     RoFormerForMultipleChoice,

@@ -14,7 +14,8 @@ from rotary.errors import ConfigError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerLMHead, check_labels, finish, token_loss
 from rotary.models.roformer.linear_layers import LinearStateCache
-from rotary.models.roformer.modeling_roformer import RoFormerLMModel, RoFormerModel
+from rotary.models.roformer.masked_lm import RoFormerLMModel
+from rotary.models.roformer.modeling_roformer import RoFormerModel
 from rotary.models.roformer.token_layout import lay_in_rows
 
 _CACHE_FIELD = (
