@@ -188,6 +188,12 @@ def test_weights_of_an_encoding_learn_also_with_checkpointed_layers(build, name)
     for first, second in zip(*found, strict=True):
         assert first.abs().max() > 1e-6
         torch.testing.assert_close(first, second)
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    if name == "t5":  # Its bias is made once, for all layers.
+        with pytest.raises(ConfigError, match="reentrant checkpointing cannot"):
+            enable({"use_reentrant": True})
+    else:
+        enable({"use_reentrant": True})
 
 
 @pytest.mark.parametrize("form", ["numerator", "cosine", "performer"])

@@ -177,8 +177,7 @@ def test_sparse_logits_give_the_dense_loss_and_gradients(row):
     model = model_of(RoFormerForMaskedLM)
     results = []
     for sparse in (False, True):
-        model.config.sparse_logits = sparse
-        output = model(ids, document_ids=documents, labels=labels)
+        output = model(ids, document_ids=documents, labels=labels, sparse_logits=sparse)
         results.append((output, torch.autograd.grad(output.loss, list(model.parameters()))))
     (dense, dense_grads), (sparse, sparse_grads) = results
     torch.testing.assert_close(sparse.loss, dense.loss, rtol=0, atol=1e-14)
@@ -187,6 +186,8 @@ def test_sparse_logits_give_the_dense_loss_and_gradients(row):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
     model.config.sparse_logits = True
     assert model(ids).logits.shape == (2, 14, 50)
+    assert model(ids, labels=labels).logits.shape == (2, 14, 50)  # In evaluation all.
+    assert model.train()(ids, labels=labels).logits.shape == sparse.logits.shape
 
 
 def test_without_labels_the_loss_is_zero_and_has_a_gradient():
@@ -319,5 +320,8 @@ def test_angles_of_a_float64_model_are_float64_and_of_a_half_model_float32():
 
 def test_flex_attention_is_refused():
     """Compiled for a CPU, PyTorch 2.13's kernel reads beyond a block mask of several rows."""
-    with pytest.raises(ValueError, match="flex_attention"):
+    with pytest.raises(ConfigError, match="flex_attention"):
         RoFormerModel(RoFormerConfig(num_hidden_layers=1, attn_implementation="flex_attention"))
+    model = model_of()
+    with pytest.raises(ConfigError, match="Use 'rotary_packed'"):
+        model.set_attn_implementation("flex_attention")

@@ -13,6 +13,7 @@ from transformers import initialization as init
 from rotary.attention.encodings import NezhaEncoding, ShawEncoding
 from rotary.attention.performer import FavorFeatures
 from rotary.embedding import RotaryEmbedding
+from rotary.errors import ConfigError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPredictions
 from rotary.models.roformer.layers import register_packed_attention
@@ -49,7 +50,17 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        """Take ``rotary_packed`` where nothing else is asked for."""
+        """Take ``rotary_packed`` where nothing else is asked for.
+
+        Raises:
+            ConfigError: For flex attention; see docs/decisions/0014-no-flex-attention.md.
+        """
+        if requested_attention == "flex_attention":
+            raise ConfigError(
+                "RoFormer: attn_implementation='flex_attention' is not built: PyTorch's kernel for "
+                "a CPU gave wrong numbers with several padded rows. Use 'rotary_packed' (packing "
+                "and padding cost nothing), 'sdpa', 'eager' or 'flash_attention_2'."
+            )
         requested = "rotary_packed" if requested_attention is None else requested_attention
         return super().get_correct_attn_implementation(requested, is_init_check)
 
@@ -77,6 +88,22 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.frequency_offset)
         if isinstance(module, FavorFeatures):
             init.copy_(module.projection, module.draws_of(0))
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        """Take the form of checkpointing that sees what all layers share.
+
+        Raises:
+            ConfigError: If the other form is asked for and a learned bias is shared by the layers.
+        """
+        function = kwargs.get("gradient_checkpointing_func")
+        asked = getattr(function, "keywords", {}).get("use_reentrant", False)
+        if asked and self.config.position_encoding == "t5":
+            raise ConfigError(
+                "RoFormer: with position_encoding='t5' all layers share one learned bias, which "
+                "reentrant checkpointing cannot give a gradient; use "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}.'
+            )
+        super()._set_gradient_checkpointing(*args, **kwargs)
 
     def set_training_step(self, step: int) -> None:
         """Put the random features of a training step in place, where the model has some.
