@@ -189,7 +189,6 @@ def test_loss_and_accuracy_are_those_of_each_next_token(rows):
     chosen = wanted != -100
     loss = torch.nn.functional.cross_entropy(logits[chosen], wanted[chosen], reduction="sum")
     correct = (logits.argmax(-1)[chosen] == wanted[chosen]).sum()
-    config.sparse_logits = True
     measured = LanguageModeling(model, None, None).measure(model, batch)
     assert measured.loss.item() == pytest.approx(loss.item(), rel=1e-5)
     assert measured.correct == correct

@@ -66,7 +66,7 @@ class LanguageModeling:
     the logits come in the order of the labels, also where they are made one place before.
 
     Attributes:
-        model: A ``RoFormerForMaskedLM`` or ``RoFormerForCausalLM`` with ``sparse_logits``.
+        model: A ``RoFormerForMaskedLM`` or ``RoFormerForCausalLM``.
         train: Training batches.
         validation: Validation batches.
     """
@@ -92,7 +92,8 @@ class LanguageModeling:
 
     def measure(self, model: Any, batch: Batch) -> Measured:
         """See :class:`Task`."""
-        outputs = model(**batch, num_items_in_batch=1)  # 1: the sum, not the mean.
+        # 1: the sum, not the mean.
+        outputs = model(**batch, num_items_in_batch=1, sparse_logits=True)
         labels = batch["labels"]
         wanted = labels[labels != -100]
         with torch.no_grad():

@@ -74,8 +74,7 @@ def test_packed_texts_do_not_see_each_other(model, way):
     loss = model(ids, document_ids=documents, labels=labels).loss
     alone = [model(ids[:, a:b], labels=ids[:, a:b]).loss * (b - a - 1) for a, b in ((0, 3), (3, 7))]
     torch.testing.assert_close(loss, sum(alone) / 5, rtol=0, atol=1e-12)
-    model.config.sparse_logits = True
-    sparse = model(ids, document_ids=documents, labels=labels)
+    sparse = model(ids, document_ids=documents, labels=labels, sparse_logits=True)
     torch.testing.assert_close(sparse.loss, loss, rtol=0, atol=1e-12)
     assert sparse.logits.shape == (5, 50)
 

@@ -163,3 +163,21 @@ def test_untied_weights_stay_apart(build, tmp_path):
     back = models.RoFormerForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(back.cls.predictions.decoder.weight, decoder.weight)
     assert torch.equal(back.get_input_embeddings().weight, words.weight)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_bias_of_the_output_layer_survives_a_new_size_and_the_disk(build, is_tied, tmp_path):
+    """With untied weights it came back as zeros: the file held it under the other name."""
+    model = build(models.RoFormerForMaskedLM, dtype=torch.float32, tie_word_embeddings=is_tied)
+    ids = torch.randint(0, 40, (1, 5))
+    model(ids, labels=ids).loss.backward()
+    predictions = model.cls.predictions
+    assert predictions.bias is predictions.decoder.bias
+    assert predictions.bias.grad.abs().max() > 0
+    with torch.no_grad():
+        predictions.bias.normal_()
+    model.resize_token_embeddings(57)
+    model.save_pretrained(tmp_path)
+    back = models.RoFormerForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(back.cls.predictions.decoder.bias, model.cls.predictions.decoder.bias)
+    torch.testing.assert_close(back(ids).logits, model(ids).logits)

@@ -56,6 +56,7 @@ def test_a_hugging_face_script_runs_unchanged_on_both_model_types(build, tmp_pat
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "ran __main__"
+    assert "[ERROR]" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ def test_all_problems_are_named_at_once():
     assert "vocab_size is 0; it is a whole number, 1 or more." in message
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -44,6 +47,14 @@ def test_all_problems_are_named_at_once():
         ({"nope_layers": [0, 12]}, r"nope_layers names \[12\]; the layers are 0 to 11"),
         ({"add_cross_attention": True}, "no cross attention"),
         ({"rope_parameters": {"rope_type": "yarm"}}, "rope_type"),
+        ({"attention_form": "cosine", "rope_parameters": YARN}, "have amplitude 1.138"),
+        (
+            {
+                "attention_form": "performer",
+                "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+            },
+            "turns all of its 266 features",
+        ),
     ],
 )
 def test_values_that_contradict(values, message):

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from rotary import RotaryEmbedding, from_config
 from rotary.errors import ConfigError
-from rotary.frequencies import inverse_power, xpos
+from rotary.frequencies import inverse_power, linear, xpos
 from rotary.models import RoFormerConfig, RoFormerForCausalLM, RoFormerForMaskedLM, RoFormerModel
 
 WAYS = ("rotary_packed", "sdpa", "eager")
@@ -131,6 +131,15 @@ def test_a_longer_context_is_given_when_loading(build, tmp_path):
     assert (plain(ids).logits - longer(ids).logits).abs().max() > 1e-3
 
 
+def test_the_older_names_of_rope_are_taken_when_loading(build, tmp_path):
+    make(build, RoFormerForMaskedLM).save_pretrained(tmp_path)
+    base = RoFormerForMaskedLM.from_pretrained(tmp_path, rope_theta=5e4).config
+    assert base.rope_parameters["rope_theta"] == 5e4
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    scaled = RoFormerForMaskedLM.from_pretrained(tmp_path, rope_scaling=scaling).config
+    assert scaled.layer_frequencies()[0] == linear(inverse_power(8), factor=2.0)
+
+
 def test_equal_frequencies_are_made_into_tables_once_a_pass(build, monkeypatch):
     calls = []
     forward = RotaryEmbedding.forward
@@ -173,6 +182,10 @@ def test_each_document_has_the_frequencies_of_its_own_length(build, name, way):
     document_ids = torch.tensor([[1] * 5 + [2] * 20 + [3] * 11 + [0] * 2])
     got = model(packed, document_ids=document_ids).last_hidden_state[0, :36]
     torch.testing.assert_close(got, torch.cat(alone), rtol=0, atol=1e-12)
+    counted = torch.cat([torch.arange(n) for n in (*lengths, 2)])
+    for positions in (counted, counted[None]):  # Given, for all rows alike.
+        given = model(packed, document_ids=document_ids, position_ids=positions)
+        torch.testing.assert_close(given.last_hidden_state[0, :36], got, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", BY_LENGTH)

@@ -117,6 +117,37 @@ def test_fill_mask_pipeline_guesses_what_was_learnt(folder):
         torch.testing.assert_close(scores[0], scores[1], rtol=1e-4, atol=1e-6)
 
 
+def test_trainer_evaluates_a_model_that_trains_with_sparse_logits(tmp_path):
+    """Metrics get a logit for each token; only training leaves out those nobody asked for."""
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    rows = [dict(tokenizer(text)) for text in SENTENCES * 3]
+    seen = []
+
+    def metrics(predictions):
+        logits, labels = predictions
+        wanted = labels != -100
+        seen.append((logits.shape[:2] == labels.shape, wanted.sum()))
+        return {"accuracy": (logits.argmax(-1)[wanted] == labels[wanted]).mean()}
+
+    arguments = TrainingArguments(
+        str(tmp_path / "run"), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    trainer = Trainer(
+        tiny(RoFormerForMaskedLM, vocab_size=len(WORDS), sparse_logits=True),
+        arguments,
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.4),
+        compute_metrics=metrics,
+    )
+    trainer.train()
+    found = trainer.evaluate()
+    assert 0 <= found["eval_accuracy"] <= 1
+    assert len(seen) == 1
+    assert seen[0][0]
+    assert seen[0][1] > 0
+
+
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A folder in the place of the hub's server; everything before the network is the real code."""

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rotary.errors import ConfigError
 from rotary.models import (
+    RoFormerConfig,
     RoFormerForMaskedLM,
     RoFormerForSentenceEmbedding,
     RoFormerModel,
@@ -103,3 +105,44 @@ def test_fengshenbang_7_the_place_of_the_norm_is_in_the_config(build, tmp_path):
     post = build(RoFormerForMaskedLM, dtype=torch.float32).config
     with pytest.raises(ConfigError, match=r"without a place here: roformer\.encoder\.LayerNorm"):
         RoFormerForMaskedLM.from_pretrained(tmp_path, config=post)
+
+
+def test_bert4keras_456_custom_positions_have_an_effect_and_only_their_differences(build):
+    """They were taken and ignored."""
+    model = build(RoFormerModel)
+    ids = torch.randint(0, 50, (1, 6))
+    positions = torch.tensor([[0, 1, 2, 5, 6, 7]])
+    plain = model(ids).last_hidden_state
+    given = model(ids, position_ids=positions).last_hidden_state
+    assert (given - plain).abs().max() > 1e-3
+    moved = model(ids, position_ids=positions + 1000).last_hidden_state
+    torch.testing.assert_close(moved, given, rtol=0, atol=1e-10)
+
+
+def test_transformers_28005_37946_sdpa_from_the_start(build):
+    """RoFormer never got it there; all three kinds give the same."""
+    model = build(RoFormerModel)
+    ids = torch.randint(0, 50, (2, 9))
+    mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    found = {}
+    for kind in ("eager", "sdpa", "rotary_packed"):
+        model.set_attn_implementation(kind)
+        found[kind] = model(ids, attention_mask=mask).last_hidden_state[mask.bool()]
+    torch.testing.assert_close(found["sdpa"], found["eager"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found["rotary_packed"], found["eager"], rtol=0, atol=1e-12)
+
+
+def test_x_transformers_247_cross_attention_is_refused_not_rotated_wrongly():
+    """Keys of another text have positions of their own; a RoFormer here has none such."""
+    with pytest.raises(ConfigError, match="no cross attention"):
+        RoFormerConfig(add_cross_attention=True)
+
+
+def test_rotary_embedding_torch_36_no_value_is_read_to_make_a_rotation(build):
+    """Half the time went into ``.item()``; a fake tensor has no value that could be read."""
+    model = build(RoFormerModel, dtype=torch.float32)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        positions = torch.arange(6)
+        q = torch.empty(1, 2, 6, 8)
+        rotation = model.positions.rope(positions, lengths=None, dtype=torch.float32)[0]
+        assert rotation(q).shape == q.shape

@@ -22,6 +22,11 @@ def cache_of(output):
     return output.cache if hasattr(output, "cache") else output.past_key_values
 
 
+def going_on_from(output):
+    """That cache as an argument of ``generate``, under the name this transformers has for it."""
+    return {"cache" if hasattr(output, "cache") else "past_key_values": cache_of(output)}
+
+
 def tiny(cls, **config):
     return cls(RoFormerConfig(**{**SIZES, **config})).eval()
 

@@ -16,7 +16,7 @@ from rotary.models.roformer.heads import RoFormerLMHead, check_labels, finish, t
 from rotary.models.roformer.linear_layers import LinearStateCache
 from rotary.models.roformer.masked_lm import RoFormerLMModel
 from rotary.models.roformer.modeling_roformer import RoFormerModel
-from rotary.models.roformer.token_layout import lay_in_rows
+from rotary.models.roformer.token_layout import lay_in_rows, prefix_segments
 
 _CACHE_FIELD = (
     "cache" if "cache" in {f.name for f in fields(CausalLMOutputWithPast)} else "past_key_values"
@@ -68,6 +68,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        sparse_logits: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -88,6 +89,8 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
                 labels or with packed rows.
             labels: The tokens themselves, -100 where none is asked for; moved by one here.
             num_items_in_batch: Divide the summed loss by this instead of the number of labels.
+            sparse_logits: With labels, compute logits only where there is one. When None, what the
+                config says in training, and all logits in evaluation.
             logits_to_keep: Compute logits of only that many last tokens, or of these places;
                 0 means all.
             output_attentions: Return attention probabilities.
@@ -96,7 +99,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
 
         Returns:
             ``loss`` when there are labels, ``logits`` (batch, length, vocabulary) and the cache.
-            With ``config.sparse_logits`` and labels the logits are (labels, vocabulary).
+            Where they are sparse they are (labels, vocabulary).
         """
         is_plain = not self.training and labels is None and document_ids is None
         outputs = self.roformer(
@@ -118,7 +121,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         if labels is not None:
             check_labels(type(self).__name__, labels, hidden)
             targets = _next_tokens(labels, document_ids)
-            if self.config.sparse_logits:
+            if self._is_sparse(sparse_logits):
                 labelled = targets != -100
                 hidden, targets = hidden[labelled], targets[labelled]
         elif isinstance(logits_to_keep, Tensor):
@@ -136,27 +139,80 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         )
         return finish(self.config, output, return_dict)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         """Choose the inputs of one step; a prefix model needs to be told its prefix."""
         if self.config.is_prefix_lm and kwargs.get("token_type_ids") is None:
             raise ConfigError(
                 "RoFormerForCausalLM.generate: this prefix model needs token_type_ids, 0 for the "
                 "text it starts from; what it writes is segment 1."
             )
-        inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        if kwargs.get("is_first_iteration") and isinstance(
+            kwargs.get(_CACHE_FIELD), LinearStateCache
+        ):
+            # transformers cuts off what a cache of keys has taken in, and not what a state has.
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            num_new = _num_new(given, kwargs[_CACHE_FIELD], kwargs.get("attention_mask"))
+            next_sequence_length = next_sequence_length if num_new is None else num_new
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
         return inputs
+
+    def _expand_inputs_for_generation(
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Give prompts a mask where the length of the whole text has to be known."""
+        is_wanted = self.roformer.positions.needs_lengths or (
+            self.config.is_linear and model_kwargs.get(_CACHE_FIELD) is not None
+        )
+        given = model_kwargs.get("inputs_embeds")
+        given = input_ids if given is None else given
+        if is_wanted and given is not None and model_kwargs.get("attention_mask") is None:
+            model_kwargs["attention_mask"] = given.new_ones(given.shape[:2], dtype=torch.int64)
+        made: tuple[Tensor, dict[str, Any]] = super()._expand_inputs_for_generation(
+            expand_size, is_encoder_decoder, input_ids, **model_kwargs
+        )
+        return made
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Give linear attention its own kind of cache; see transformers' ``generate``."""
-        is_plain = (
-            model_kwargs.get(_CACHE_FIELD) is None and generation_config.use_cache is not False
-        )
+        given = model_kwargs.get(_CACHE_FIELD)
+        is_plain = given is None and generation_config.use_cache is not False
+        if (
+            isinstance(given, LinearStateCache)
+            and given.get_seq_length()
+            and generation_config.prefill_chunk_size is not None
+        ):
+            raise ConfigError(
+                "RoFormerForCausalLM.generate: prefill_chunk_size cannot go with a state that has "
+                "tokens in it; leave one of them out."
+            )
         if not (self.config.is_linear and is_plain):
-            return super()._prepare_cache_for_generation(
+            done = super()._prepare_cache_for_generation(
                 generation_config, model_kwargs, *args, **kwargs
             )
+            # What is read first may be a part of the prompt, or have guessed tokens behind it.
+            self.roformer.positions.fix_lengths(
+                model_kwargs.get(_CACHE_FIELD),
+                model_kwargs.get("attention_mask"),
+                model_kwargs.get("position_ids"),
+            )
+            return done
         wanted = generation_config.cache_implementation
         if wanted not in (None, "dynamic"):
             raise ConfigError(
@@ -202,7 +258,9 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         cache = past_key_values if cache is None else cache
         shape = (inputs_embeds.shape[0], inputs_embeds.shape[1])
         num_cached = cache.get_seq_length()
-        is_start = config.is_prefix_lm and int(num_cached) == 0
+        segments = None
+        if config.is_prefix_lm:
+            segments = prefix_segments(token_type_ids, shape, inputs_embeds.device, num_cached)
         mask = lay_in_rows(
             attention_mask,
             None,
@@ -210,7 +268,7 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
             shape=shape,
             is_causal=True,
             device=inputs_embeds.device,
-            segments=token_type_ids if is_start else None,
+            segments=segments,
             num_cached=num_cached,
             num_keys=cache.get_mask_sizes(shape[1], 0)[0],
         ).mask
@@ -225,3 +283,20 @@ def _next_tokens(labels: Tensor, document_ids: Tensor | None) -> Tensor:
     if document_ids is not None:
         targets[:, :-1][document_ids[:, 1:] != document_ids[:, :-1]] = -100
     return targets
+
+
+def _num_new(given: Tensor, cache: LinearStateCache, attention_mask: Tensor | None) -> int | None:
+    """How many of the last tokens a state has not taken in; None where all given are new.
+
+    As in transformers, a mask as long as what is given says that it is the whole text.
+    """
+    num_read, num_given = cache.get_seq_length(), given.shape[1]
+    if not num_read or attention_mask is None or attention_mask.shape[1] != num_given:
+        return None
+    if num_read >= num_given:
+        raise ConfigError(
+            f"RoFormerForCausalLM.generate: the cache has taken in {num_read} tokens and the text "
+            f"has {num_given}, so there is nothing new to read; put new tokens behind it, or leave "
+            "the cache out."
+        )
+    return num_given - num_read

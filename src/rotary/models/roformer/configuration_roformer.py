@@ -40,6 +40,7 @@ _OLD_ROPE_NAMES = {"rope_theta", "rope_scaling", "partial_rotary_factor"}
 class RoFormerConfig(PreTrainedConfig):
     """Describe a RoFormer; the defaults are the released base model for Chinese.
 
+    That is [junnyu/roformer_chinese_base](https://huggingface.co/junnyu/roformer_chinese_base).
     The file it writes names the model type ``roformer`` where transformers' own RoFormer computes
     the same, and ``rotary_roformer`` everywhere else, so that no model is loaded half at random.
 
@@ -98,8 +99,8 @@ class RoFormerConfig(PreTrainedConfig):
             ``"mean"`` of all.
         is_prefix_lm: In a decoder, let the tokens of segment 0 see each other whatever their order
             (UniLM, RoFormer-Sim); what is generated is segment 1.
-        sparse_logits: In language modelling with labels, compute logits only where there is a
-            label; the loss is the same.
+        sparse_logits: In training a language model, compute logits only where there is a label;
+            the loss is the same. Evaluation has all logits, unless its call asks otherwise.
         rope_parameters: Schedule of the frequencies in transformers' spelling, for instance
             ``{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}``, with
             ``partial_rotary_factor`` where only a part of a head turns. None is RoFormer's base,
@@ -269,7 +270,8 @@ class RoFormerConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read either model type; see :class:`transformers.PreTrainedConfig`."""
         # transformers would set what is given beside the file afterwards, unchecked.
-        own = {name: kwargs.pop(name) for name in RoFormerConfig.__annotations__.keys() & kwargs}
+        known = RoFormerConfig.__annotations__.keys() | _OLD_ROPE_NAMES
+        own = {name: kwargs.pop(name) for name in known & kwargs.keys()}
         values = {**_as_type(config_dict, cls.model_type), **own}
         return super().from_dict(values, **kwargs)
 

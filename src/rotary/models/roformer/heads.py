@@ -13,6 +13,7 @@ from rotary._shapes import Float
 from rotary.errors import ShapeError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.layers import linear, norm
+from rotary.models.roformer.token_layout import first_real
 
 
 class RoFormerTransform(nn.Module):
@@ -102,8 +103,9 @@ def first_token(
     """The vector of the first real token of each text, wherever its padding is."""
     if attention_mask is None:
         return hidden[:, 0]
-    first = attention_mask.bool().to(torch.uint8).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), first]
+    _check_tokens(attention_mask)
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
+    return hidden[rows, first_real(attention_mask)]
 
 
 def mean_of_tokens(
@@ -112,10 +114,20 @@ def mean_of_tokens(
     """The mean of the vectors of all real tokens, [CLS] and [SEP] included."""
     if attention_mask is None:
         return hidden.mean(dim=1)
+    _check_tokens(attention_mask)
     weights = attention_mask.bool().unsqueeze(-1)
     # `where`, not a product: what stands at padding may be anything.
     total = torch.where(weights, hidden, 0.0).sum(dim=1)
     return total / weights.sum(dim=1).clamp(min=1)
+
+
+def _check_tokens(attention_mask: Tensor) -> None:
+    """Raise for a mask over pairs of tokens, which does not tell what is padding."""
+    if attention_mask.ndim != 2:
+        raise ShapeError(
+            f"RoFormer: attention_mask has shape {tuple(attention_mask.shape)}, but one vector for "
+            "each text needs (batch, length), 1 or True for real tokens."
+        )
 
 
 def pool(config: RoFormerConfig, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -67,7 +67,7 @@ def eager_attention(
     """Attention written out: slow, and the one form that can show its probabilities."""
     scores = query @ key.transpose(-1, -2) * scaling
     if is_causal:
-        attention_mask = torch.ones_like(scores[0, 0], dtype=torch.bool).tril()
+        attention_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -torch.inf)
     probabilities = scores.softmax(dim=-1)
@@ -178,9 +178,11 @@ class RoFormerSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended values (batch, length, hidden) and, if eager, the probabilities."""
         q, k, v = (
-            linear(hidden).unflatten(-1, (self.num_heads, -1))
+            linear(hidden).unflatten(-1, (self.num_heads, self.config.head_dim))
             for linear in (self.query, self.key, self.value)
         )
+        if not torch.compiler.is_compiling() and hidden.numel() == 0:
+            return torch.zeros_like(hidden), None  # transformers' `sdpa` refuses nothing at all.
         if rotation is not None and rotation.cos.device != q.device:  # Spread over devices.
             rotation = rotation.to(q.device)
         if self.config.is_linear:

@@ -98,6 +98,11 @@ def check_cache(cache: Any, *, is_linear: bool) -> None:
             "RoFormerModel: the cache is a LinearStateCache, but softmax attention needs the keys "
             "and values themselves. Leave the cache out, or give transformers.DynamicCache()."
         )
+    if not is_linear and not isinstance(cache, Cache):
+        raise ConfigError(
+            f"RoFormerModel: the cache is a {type(cache).__name__}; it must be one of "
+            "transformers' caches, for instance transformers.DynamicCache()."
+        )
     if is_linear and not isinstance(cache, LinearStateCache):
         raise ConfigError(
             f"RoFormerModel: the cache is a {type(cache).__name__}, which holds keys and values; "

@@ -30,6 +30,18 @@ class RoFormerLMModel(RoFormerPreTrainedModel):
             weight, embedding = next(iter(self._tied_weights_keys.items()))
             self._tied_weights_keys = {weight: embedding}
 
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The bias is one, also where the weights are not: checkpoints hold it under one name."""
+        tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels)
+        bias = "cls.predictions.decoder.bias"
+        if bias in self._tied_weights_keys:
+            tied[bias] = self._tied_weights_keys[bias]
+        return tied
+
+    def _is_sparse(self, asked: bool | None) -> bool:
+        """Whether to leave logits out; who evaluates expects one for each token, unless asked."""
+        return self.training and self.config.sparse_logits if asked is None else asked
+
     def get_output_embeddings(self) -> nn.Module:
         """The layer that gives the logits."""
         return self.cls.predictions.decoder
@@ -64,6 +76,7 @@ class RoFormerForMaskedLM(RoFormerLMModel):
         document_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        sparse_logits: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
@@ -80,14 +93,16 @@ class RoFormerForMaskedLM(RoFormerLMModel):
             labels: The right tokens, (batch, length), -100 where none is asked for.
             num_items_in_batch: Divide the summed loss by this instead of by the number of labels;
                 the Trainer gives it when it accumulates gradients.
+            sparse_logits: With labels, compute logits only where there is one. When None, what the
+                config says in training, and all logits in evaluation.
             output_attentions: Return attention probabilities.
             output_hidden_states: Return the output of every layer.
             return_dict: Return an object with names or a tuple.
 
         Returns:
             ``loss`` when there are labels (0 where none is asked for) and ``logits``
-            (batch, length, vocabulary). With ``config.sparse_logits`` and labels the logits are
-            (labels, vocabulary), in the order of ``labels[labels != -100]``.
+            (batch, length, vocabulary). Where they are sparse they are (labels, vocabulary), in the
+            order of ``labels[labels != -100]``.
         """
         outputs = self.roformer(
             input_ids,
@@ -103,7 +118,7 @@ class RoFormerForMaskedLM(RoFormerLMModel):
         hidden = outputs.last_hidden_state
         if labels is not None:
             check_labels(type(self).__name__, labels, hidden)
-        if labels is not None and self.config.sparse_logits:
+        if labels is not None and self._is_sparse(sparse_logits):
             labelled = labels != -100
             hidden, labels = hidden[labelled], labels[labelled]
         logits = self.cls(hidden)

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import ModelOutput
 
 from rotary.errors import ConfigError, ShapeError
+from rotary.models.roformer.batch_checks import check_batch, check_ids
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPooler, finish, first_token
 from rotary.models.roformer.layers import RoFormerEmbeddings, RoFormerEncoder, linear
@@ -19,10 +20,10 @@ from rotary.models.roformer.position_terms import RoFormerPositions, real_tokens
 from rotary.models.roformer.pretrained import RoFormerPreTrainedModel
 from rotary.models.roformer.token_layout import (
     TokenLayout,
-    check_batch,
     lay_end_to_end,
     lay_for_linear,
     lay_in_rows,
+    prefix_segments,
 )
 
 
@@ -123,7 +124,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
         """
         embeds = self._embed(input_ids, inputs_embeds)
         shape = (embeds.shape[0], embeds.shape[1])
-        cache = self._cache(cache if past_key_values is None else past_key_values, use_cache)
+        if cache is not None and past_key_values is not None and cache is not past_key_values:
+            raise ConfigError("RoFormerModel: past_key_values is an older name of cache; give one.")
+        cache = self._cache(past_key_values if cache is None else cache, use_cache)
         num_cached = 0 if cache is None else cache.get_seq_length()
         check_batch(
             attention_mask,
@@ -137,6 +140,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
             attention_mask, document_ids, position_ids, token_type_ids, shape, embeds.device, cache
         )
         if token_type_ids is not None:
+            count = self.config.type_vocab_size
+            if count:  # Else segments play no part.
+                check_ids("token_type_ids", token_type_ids, count, f"type_vocab_size is {count}.")
             token_type_ids = layout.lay(token_type_ids)
         real = real_tokens(attention_mask, document_ids, shape[1])
         embeds = self.positions.add_to(layout.lay(embeds), layout, real)
@@ -162,7 +168,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
         last = layout.unlay(hidden)
         pooled = None
         if hasattr(self, "pooler"):
-            pooled = self.pooler(first_token(last, attention_mask))
+            pooled = self.pooler(first_token(last, real))
         output = RoFormerModelOutput(
             last_hidden_state=last,
             pooler_output=pooled,
@@ -177,7 +183,13 @@ class RoFormerModel(RoFormerPreTrainedModel):
             raise ConfigError(
                 "RoFormerModel: give either input_ids or inputs_embeds, one of the two."
             )
+        words = self.embeddings.word_embeddings
         if inputs_embeds is not None:
+            if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != words.embedding_dim:
+                raise ShapeError(
+                    f"RoFormerModel: inputs_embeds have shape {tuple(inputs_embeds.shape)}; "
+                    f"expected (batch, length, {words.embedding_dim})."
+                )
             return inputs_embeds
         assert input_ids is not None
         if input_ids.ndim != 2:
@@ -185,19 +197,11 @@ class RoFormerModel(RoFormerPreTrainedModel):
                 f"RoFormerModel: input_ids have shape {tuple(input_ids.shape)}; expected "
                 "(batch, length). For one text add the batch axis: input_ids[None]."
             )
-        words = self.embeddings.word_embeddings
-        if (
-            input_ids.device.type == "cpu"
-            and input_ids.numel()
-            and not torch.compiler.is_compiling()
-        ):
-            low, high = input_ids.aminmax()
-            if low < 0 or high >= words.num_embeddings:
-                raise ConfigError(
-                    f"RoFormerModel: input_ids hold {int(low if low < 0 else high)}, but the "
-                    f"vocabulary has {words.num_embeddings} tokens; was the text encoded with this "
-                    "model's tokenizer?"
-                )
+        hint = (
+            f"the vocabulary has {words.num_embeddings} tokens; was the text encoded with this "
+            "model's tokenizer?"
+        )
+        check_ids("input_ids", input_ids, words.num_embeddings, hint)
         return words(input_ids)
 
     def _cache(self, cache: Any, use_cache: bool | None) -> Any:
@@ -251,7 +255,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
         num_cached = 0 if cache is None else cache.get_seq_length()
         if is_linear:
             return lay_for_linear(attention_mask, position_ids, num_cached=num_cached, **where)
-        segments = token_type_ids if self.config.is_prefix_lm and int(num_cached) == 0 else None
+        segments = None
+        if self.config.is_prefix_lm:
+            segments = prefix_segments(token_type_ids, shape, device, num_cached)
         return lay_in_rows(
             attention_mask,
             document_ids,

@@ -23,7 +23,7 @@ from rotary.frequencies import LengthSchedule
 from rotary.layers import LayerRotaryEmbeddings
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.position_values import RELATIVE_ENCODINGS
-from rotary.models.roformer.token_layout import TokenLayout
+from rotary.models.roformer.token_layout import TokenLayout, default_positions
 from rotary.rotation import Rotation
 
 
@@ -119,6 +119,25 @@ class RoFormerPositions(nn.Module):
                 layers, layout=config.rotary_layout, is_learnable=config.has_learned_frequencies
             )
 
+    def fix_lengths(
+        self, cache: Any, attention_mask: Tensor | None, position_ids: Tensor | None
+    ) -> None:
+        """Note in an empty cache how long the texts are whose tokens it will take in.
+
+        Args:
+            cache: Of one text a row; None has no need of it.
+            attention_mask: 1 or True for the real tokens of these texts, (batch, length).
+            position_ids: Of all their tokens, or None.
+        """
+        if not self.needs_lengths or cache is None or attention_mask is None:
+            return
+        shape = (attention_mask.shape[0], attention_mask.shape[1])
+        if position_ids is None:
+            device = attention_mask.device
+            position_ids = default_positions(attention_mask, None, shape, device, 0)
+        layout = TokenLayout(shape, position_ids)
+        cache.text_lengths = _document_lengths(layout, attention_mask.bool(), None)
+
     def add_to(self, embeddings: Tensor, layout: TokenLayout, real: Tensor | None) -> Tensor:
         """Add what a learned or sinusoidal encoding adds to the token embeddings.
 
@@ -175,7 +194,8 @@ class RoFormerPositions(nn.Module):
                 positions = positions.expand(layout.shape[0], -1)
             return self.rope(positions, lengths=lengths, dtype=dtype), relations
         # Several documents in a row: each token is a sequence of its own, as long as its document.
-        made = self.rope(positions.reshape(-1, 1), lengths=lengths.reshape(-1), dtype=dtype)
+        positions = positions.expand(lengths.shape).reshape(-1, 1)
+        made = self.rope(positions, lengths=lengths.reshape(-1), dtype=dtype)
         return _reshaped(made, lengths.shape), relations
 
 
@@ -235,7 +255,7 @@ def _document_lengths(
     if real is not None:
         reach = torch.where(real, reach, 0)
     if document_ids is None:
-        start = reach.new_zeros((len(reach), 1))
+        start = reach.new_zeros((reach.shape[0], 1))
         return torch.cat((start, reach), dim=1).amax(dim=1)
     changes = document_ids[:, 1:] != document_ids[:, :-1]
     run = torch.nn.functional.pad(changes, (1, 0)).cumsum(dim=1)
@@ -264,6 +284,8 @@ def _remember(
         first = layers[0] if layers else DynamicLayer()
         is_static = isinstance(first, StaticLayer)
         layers.append(StaticLayer(first.max_cache_len) if is_static else DynamicLayer())
+        if lengths is not None:
+            lengths = getattr(cache, "text_lengths", lengths).to(lengths.device)
     new = positions.expand(rows, -1)[:, None, :, None]
     reach = (
         torch.zeros_like(new) if lengths is None else lengths[:, None, None, None].expand_as(new)

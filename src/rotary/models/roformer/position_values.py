@@ -150,6 +150,24 @@ def _misfits(config: RoFormerConfig, found: Frequencies | LengthSchedule | XPos)
             f"the frequencies turn {2 * found.num_planes} channels, but there are "
             f"{config.rotary_dim}; make them with dim={config.rotary_dim} or less."
         )
+    elif (
+        config.attention_form == "performer"
+        and config.rotary_dim != config.head_dim
+        and 2 * found.num_planes != config.rotary_dim
+    ):
+        yield (
+            f"the frequencies turn {2 * found.num_planes} channels, but attention_form 'performer' "
+            f"turns all of its {config.rotary_dim} features; leave partial_rotary_factor out."
+        )
+    if (
+        config.attention_form == "cosine"
+        and isinstance(found, Frequencies)
+        and found.amplitude != 1.0
+    ):
+        yield (
+            f"the frequencies have amplitude {found.amplitude:g}, which would lengthen what "
+            "attention_form 'cosine' has made of length 1; use 'numerator', or a schedule without."
+        )
     heads = found.num_heads
     if heads not in (None, 1, config.num_attention_heads):
         yield (

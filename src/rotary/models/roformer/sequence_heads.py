@@ -19,7 +19,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from rotary.errors import ShapeError
+from rotary.errors import ConfigError, ShapeError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import (
     RoFormerClassificationHead,
@@ -149,7 +149,15 @@ class RoFormerForPairMatching(RoFormerPreTrainedModel):
         logits = self.score(mean_of_tokens(outputs.last_hidden_state, attention_mask)).squeeze(-1)
         loss = None
         if labels is not None:
-            loss = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype).reshape(-1))
+            labels = labels.to(logits.dtype).reshape(-1)
+            if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+                outside = labels[~((labels >= 0) & (labels <= 1))]
+                if outside.numel():
+                    raise ConfigError(
+                        f"RoFormerForPairMatching: labels hold {outside[0].item():g}; a pair "
+                        "matches with 1 and does not with 0."
+                    )
+            loss = binary_cross_entropy_with_logits(logits, labels)
         output = SequenceClassifierOutput(
             loss=loss,
             logits=logits,
@@ -186,7 +194,7 @@ class RoFormerForMultipleChoice(RoFormerPreTrainedModel):
             input_ids: Tokens, (batch, choices, length).
             attention_mask: 1 or True for real tokens.
             token_type_ids: Segments.
-            position_ids: Integer positions.
+            position_ids: Integer positions, (batch, choices, length) or (length,).
             inputs_embeds: Embeddings instead of tokens.
             labels: Right choice of each row, (batch,).
             output_attentions: Return attention probabilities.
@@ -204,7 +212,7 @@ class RoFormerForMultipleChoice(RoFormerPreTrainedModel):
             )
         choices = given.shape[1]
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
-            None if x is None else x.flatten(0, 1)
+            x if x is None or x.ndim == 1 else x.flatten(0, 1)
             for x in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
         outputs = self.roformer(
@@ -314,8 +322,21 @@ def class_loss(config: RoFormerConfig, logits: Tensor, labels: Tensor) -> Tensor
         else:
             problem = "multi_label_classification"
     if problem == "single_label_classification":
+        _check_classes(labels, logits.shape[-1])
         return cross_entropy(logits, labels.reshape(-1).long())
     labels = labels.to(logits.dtype).reshape(logits.shape)
     if problem == "regression":
         return mse_loss(logits, labels)
     return binary_cross_entropy_with_logits(logits, labels)
+
+
+def _check_classes(labels: Tensor, num_labels: int) -> None:
+    """Raise for a class that the head does not have; -100 asks for none (read on a CPU only)."""
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    outside = labels[((labels < 0) & (labels != -100)) | (labels >= num_labels)]
+    if outside.numel():
+        raise ConfigError(
+            f"RoFormerForSequenceClassification: labels hold {int(outside[0])}, but the head has "
+            f"{num_labels} classes; build it with num_labels={max(int(labels.max()) + 1, 2)}."
+        )

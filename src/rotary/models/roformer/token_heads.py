@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import QuestionAnsweringModelOutput, TokenClassifierOutput
 
+from rotary.errors import ConfigError
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import check_labels, finish, token_loss
 from rotary.models.roformer.modeling_roformer import RoFormerModel
@@ -114,8 +114,8 @@ class RoFormerForQuestionAnswering(RoFormerPreTrainedModel):
             token_type_ids: Segments: 0 for the question, 1 for the text.
             position_ids: Integer positions.
             inputs_embeds: Embeddings instead of tokens.
-            start_positions: First token of the answer, (batch,); one beyond the text, after
-                truncation, is left out of the loss.
+            start_positions: First token of the answer, (batch,); one that is negative, or beyond
+                the text after truncation, is left out of the loss.
             end_positions: Last token of the answer, (batch,).
             output_attentions: Return attention probabilities.
             output_hidden_states: Return the output of every layer.
@@ -124,6 +124,9 @@ class RoFormerForQuestionAnswering(RoFormerPreTrainedModel):
         Returns:
             ``loss`` when both positions are given, ``start_logits`` and ``end_logits``
             (batch, length).
+
+        Raises:
+            ConfigError: If an answer begins or ends on padding (read on a CPU only).
         """
         outputs = self.roformer(
             input_ids,
@@ -143,9 +146,8 @@ class RoFormerForQuestionAnswering(RoFormerPreTrainedModel):
             start, end = (x.masked_fill(is_padding, lowest) for x in (start, end))
         loss = None
         if start_positions is not None and end_positions is not None:
-            length = start.shape[1]
             losses = [
-                cross_entropy(x, places.reshape(-1).clamp(0, length), ignore_index=length)
+                _place_loss(x, places.reshape(-1), attention_mask)
                 for x, places in ((start, start_positions), (end, end_positions))
             ]
             loss = (losses[0] + losses[1]) / 2
@@ -157,3 +159,23 @@ class RoFormerForQuestionAnswering(RoFormerPreTrainedModel):
             attentions=outputs.attentions,
         )
         return finish(self.config, output, return_dict)
+
+
+def _place_loss(logits: Tensor, places: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Mean cross entropy over the texts whose place is in them; 0 where none is."""
+    is_inside = (places >= 0) & (places < logits.shape[1])
+    places = places.where(is_inside, 0)
+    if (
+        attention_mask is not None
+        and attention_mask.ndim == 2
+        and logits.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+    ):
+        is_padding = ~attention_mask.bool().gather(1, places[:, None])[:, 0] & is_inside
+        if is_padding.any():
+            row = int(is_padding.nonzero()[0])
+            raise ConfigError(
+                f"RoFormerForQuestionAnswering: the answer of row {row} begins or ends at token "
+                f"{int(places[row])}, which is padding."
+            )
+    return token_loss(logits, places.where(is_inside, -100))

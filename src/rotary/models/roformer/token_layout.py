@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rotary.errors import DtypeError, ShapeError
+from rotary.errors import ConfigError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def lay_in_rows(
         # Ready made, so the order of the tokens is in it too (UniLM lets a prefix see itself).
         mask, attention_mask, is_causal = attention_mask, None, False
     if position_ids is None:
-        position_ids = _default_positions(attention_mask, document_ids, shape, device, num_cached)
+        position_ids = default_positions(attention_mask, document_ids, shape, device, num_cached)
     if attention_mask is not None:
         mask = attention_mask.bool()[:, None, None, :]
         if mask.shape[-1] < keys:
@@ -116,7 +116,8 @@ def lay_in_rows(
         place = torch.arange(columns, device=device) + num_cached
         order = torch.arange(keys, device=device) <= place[:, None]
         if segments is not None:
-            order = order | _within_prefix(segments, keys)
+            real = None if attention_mask is None else attention_mask.bool()
+            order = order | _within_prefix(segments, real, document_ids, keys)
         if columns > 1 or keys > 1:
             mask = order if mask is None else mask & order
         is_causal = False
@@ -155,14 +156,48 @@ def lay_for_linear(
             "for real tokens; or use attention_form='softmax'."
         )
     if position_ids is None:
-        position_ids = _default_positions(attention_mask, None, shape, device, num_cached)
+        position_ids = default_positions(attention_mask, None, shape, device, num_cached)
     valid = None if attention_mask is None else attention_mask[:, num_cached:].bool()
     return TokenLayout(shape, position_ids, is_causal=is_causal, valid=valid)
 
 
-def _within_prefix(segments: Tensor, keys: int) -> Tensor:
-    """Where query and key are both of segment 0, (batch, 1, length, keys), nothing being cached."""
-    prefix = segments.cumsum(-1) == 0
+def prefix_segments(
+    token_type_ids: Tensor | None,
+    shape: tuple[int, int],
+    device: torch.device,
+    num_cached: int | Tensor,
+) -> Tensor | None:
+    """The segments of a prefix model's text where it begins; None for what is written after it.
+
+    Raises:
+        ConfigError: If a prefix goes on behind a cache, whose tokens have not seen it.
+    """
+    if int(num_cached) == 0:
+        if token_type_ids is None:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+        return token_type_ids
+    if token_type_ids is None or bool((token_type_ids == 0).any()):
+        raise ConfigError(
+            "RoFormerModel: tokens of segment 0 come behind a cache, but in a prefix model "
+            "(is_prefix_lm) they would have to be seen by the tokens that are in it. Read the "
+            "prefix in one call (no prefill_chunk_size), and give token_type_ids of 1 after it."
+        )
+    return None
+
+
+def _within_prefix(
+    segments: Tensor, real: Tensor | None, document_ids: Tensor | None, keys: int
+) -> Tensor:
+    """Where query and key are both in a prefix, (batch, 1, length, keys), nothing being cached.
+
+    The prefix of a document ends where another segment than 0 begins; padding has no say in it.
+    """
+    is_other = segments != 0 if real is None else (segments != 0) & real
+    others = is_other.cumsum(-1)
+    if document_ids is not None:
+        before = others - is_other.long()
+        others = others - torch.where(_starts(document_ids), before, 0).cummax(dim=1).values
+    prefix = others == 0
     key = torch.nn.functional.pad(prefix, (0, keys - prefix.shape[-1]))
     return (prefix[:, :, None] & key[:, None, :])[:, None]
 
@@ -195,7 +230,7 @@ def lay_end_to_end(
         documents = documents * attention_mask.bool()
     positions = position_ids
     if positions is None:
-        positions = _default_positions(attention_mask, document_ids, shape, device, 0)
+        positions = default_positions(attention_mask, document_ids, shape, device, 0)
     index = documents.flatten().nonzero().squeeze(-1)
     if document_ids is None and len(index) == rows * columns:
         return TokenLayout(shape, positions, None, is_causal)
@@ -213,7 +248,7 @@ def lay_end_to_end(
     return TokenLayout(shape, positions, None, is_causal, index, lengths)
 
 
-def _default_positions(
+def default_positions(
     attention_mask: Tensor | None,
     document_ids: Tensor | None,
     shape: tuple[int, int],
@@ -224,87 +259,21 @@ def _default_positions(
     columns = shape[1]
     place = torch.arange(columns, device=device) + num_cached
     if document_ids is not None:
-        changes = document_ids[:, 1:] != document_ids[:, :-1]
-        starts = torch.nn.functional.pad(changes, (1, 0), value=True)
-        first = torch.where(starts, place, 0).cummax(dim=1).values
+        first = torch.where(_starts(document_ids), place, 0).cummax(dim=1).values
         return place - first
     if attention_mask is None or attention_mask.ndim != 2:
         return place
-    return place - attention_mask.bool().to(torch.uint8).argmax(dim=1, keepdim=True)
+    return place - first_real(attention_mask)[:, None]
 
 
-def check_batch(
-    attention_mask: Tensor | None,
-    document_ids: Tensor | None,
-    position_ids: Tensor | None,
-    token_type_ids: Tensor | None,
-    *,
-    shape: tuple[int, int],
-    num_cached: int | Tensor = 0,
-) -> None:
-    """Raise unless the inputs of a forward pass belong together.
-
-    Raises:
-        ShapeError: Naming the input whose shape is wrong, both shapes and what is accepted.
-        DtypeError: If positions or document ids are not integers.
-    """
-    rows, columns = shape
-    row_shape = (rows, columns)
-    if attention_mask is not None and attention_mask.ndim != 4:
-        if tuple(attention_mask.shape) != (rows, columns + num_cached):
-            keys = columns + int(num_cached)
-            raise _wrong_shape("attention_mask", attention_mask, (rows, keys))
-    elif attention_mask is not None and attention_mask.dtype != torch.bool:
-        raise DtypeError(
-            f"RoFormerModel: an attention_mask of four axes is {attention_mask.dtype}; it must be "
-            "boolean, True where a query may attend to a key."
-        )
-    for name, ids in (("document_ids", document_ids), ("token_type_ids", token_type_ids)):
-        if ids is not None and tuple(ids.shape) != row_shape:
-            raise _wrong_shape(name, ids, row_shape)
-    if position_ids is not None and (
-        position_ids.ndim not in (1, 2)
-        or position_ids.shape[-1] != columns
-        or (position_ids.ndim == 2 and position_ids.shape[0] not in (1, rows))
-    ):
-        raise _wrong_shape("position_ids", position_ids, row_shape)
-    for name, ids in (("document_ids", document_ids), ("position_ids", position_ids)):
-        if ids is not None and (ids.is_floating_point() or ids.is_complex()):
-            raise DtypeError(
-                f"RoFormerModel: {name} are {ids.dtype}; they must be integers, which mixed "
-                "precision leaves alone."
-            )
-    if document_ids is None:
-        return
-    if num_cached:
-        raise ShapeError(
-            "RoFormerModel: document_ids cannot go with a cache; generate one document per row."
-        )
-    if not torch.compiler.is_compiling():
-        _check_whole_documents(document_ids)
+def first_real(attention_mask: Tensor) -> Tensor:
+    """Place of the first real token of each row, (batch,); 0 where there is none."""
+    if attention_mask.shape[1] == 0:
+        return attention_mask.new_zeros(attention_mask.shape[0], dtype=torch.int64)
+    return attention_mask.bool().to(torch.uint8).argmax(dim=1)
 
 
-def _check_whole_documents(document_ids: Tensor) -> None:
-    """Raise if a number comes back after another: positions could not restart there."""
-    ids = document_ids.clamp(min=0)
-    starts = torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True) & (ids > 0)
-    row, column = starts.nonzero(as_tuple=True)
-    pairs = torch.stack((row, ids[row, column]), dim=1)
-    if len(torch.unique(pairs, dim=0)) == len(pairs):
-        return
-    seen: set[tuple[int, int]] = set()
-    for (r, document), place in zip(pairs.tolist(), column.tolist(), strict=True):
-        if (r, document) in seen:
-            raise ShapeError(
-                f"RoFormerModel: document_ids of row {r} come back to document {document} at token "
-                f"{place}, after it had ended; the tokens of a document must be neighbours. Number "
-                "the documents of a row 1, 2, 3, ... in order."
-            )
-        seen.add((r, document))
-
-
-def _wrong_shape(name: str, tensor: Tensor, expected: tuple[int, int]) -> ShapeError:
-    return ShapeError(
-        f"RoFormerModel: {name} has shape {tuple(tensor.shape)}; the tokens are "
-        f"(batch, length) = {expected}, and it must have the same."
-    )
+def _starts(document_ids: Tensor) -> Tensor:
+    """Where a document, or padding, begins, (batch, length)."""
+    changes = document_ids[:, 1:] != document_ids[:, :-1]
+    return torch.nn.functional.pad(changes, (1, 0), value=True)[:, : document_ids.shape[1]]
