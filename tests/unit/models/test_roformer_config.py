@@ -4,7 +4,7 @@ import pytest
 
 from rotary.errors import ConfigError
 from rotary.frequencies import inverse_power
-from rotary.models import RoFormerConfig
+from rotary.models import RoFormerConfig, RoFormerModel
 from rotary.models.roformer import RotaryRoFormerConfig
 
 
@@ -91,3 +91,10 @@ def test_the_base_is_read_in_transformers_old_and_new_spelling():
     old = RoFormerConfig(rope_theta=500.0)
     assert new.layer_frequencies() == old.layer_frequencies() == [inverse_power(64, 500.0)] * 12
     assert RoFormerConfig().rope_parameters is None
+
+
+def test_what_is_set_afterwards_is_checked_when_a_model_is_built():
+    config = RoFormerConfig(num_hidden_layers=1)
+    config.nope_layers = [7]
+    with pytest.raises(ConfigError, match=r"nope_layers names \[7\]"):
+        RoFormerModel(config)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers.activations import ACT2FN
 
 from rotary.attention.encodings import ENCODINGS as POSITION_ENCODINGS
-from rotary.errors import one_of
+from rotary.errors import ConfigError, one_of
 from rotary.kernels.contract import LAYOUTS
 from rotary.models.roformer.position_values import head_problems
 
@@ -32,8 +33,22 @@ def misspelt(given: dict[str, Any], fields: dict[str, Any]) -> list[str]:
     return found
 
 
-def config_problems(config: RoFormerConfig) -> list[str]:
-    """Every value that cannot be right, alone or beside the others."""
+def check_config(config: RoFormerConfig, more: Sequence[str] = ()) -> None:
+    """Raise if a value cannot be right, alone or beside the others.
+
+    Args:
+        config: What to check.
+        more: Problems that are known already.
+
+    Raises:
+        ConfigError: With every problem, one a line.
+    """
+    problems = [*more, *_problems(config)]
+    if problems:
+        raise ConfigError("RoFormerConfig: " + "\n  ".join(problems))
+
+
+def _problems(config: RoFormerConfig) -> list[str]:
     found = []
     for name, accepted in {
         "position_encoding": POSITION_ENCODINGS,

@@ -7,10 +7,9 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from rotary.attention.performer import default_num_features
-from rotary.errors import ConfigError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos
 from rotary.kernels.contract import Layout
-from rotary.models.roformer.configuration_checks import config_problems, misspelt
+from rotary.models.roformer.configuration_checks import check_config, misspelt
 from rotary.models.roformer.position_values import (
     LEARNED_TYPE,
     frequencies_of,
@@ -178,9 +177,7 @@ class RoFormerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if given is None and not legacy:
             self.rope_parameters = None
-        problems += config_problems(self)
-        if problems:
-            raise ConfigError("RoFormerConfig: " + "\n  ".join(problems))
+        check_config(self, problems)
         if self.attention_form == "performer" and self.num_features is None:
             self.num_features = default_num_features(self.head_dim)
 

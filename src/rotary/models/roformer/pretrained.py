@@ -14,6 +14,7 @@ from rotary.attention.encodings import NezhaEncoding, ShawEncoding
 from rotary.attention.performer import FavorFeatures
 from rotary.embedding import RotaryEmbedding
 from rotary.errors import ConfigError
+from rotary.models.roformer.configuration_checks import check_config
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPredictions
 from rotary.models.roformer.layers import register_packed_attention
@@ -44,6 +45,7 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     _keys_to_ignore_on_load_missing = (DRAWS,)
 
     def __init__(self, config: RoFormerConfig) -> None:
+        check_config(config)  # Its values may have been set after it was made.
         register_packed_attention()
         super().__init__(config)
 
