@@ -256,7 +256,8 @@ class RoFormerModel(RoFormerPreTrainedModel):
         if is_linear:
             return lay_for_linear(attention_mask, position_ids, num_cached=num_cached, **where)
         segments = None
-        if self.config.is_prefix_lm:
+        is_mask_made = attention_mask is not None and attention_mask.ndim == 4
+        if self.config.is_prefix_lm and not is_mask_made:
             segments = prefix_segments(token_type_ids, shape, device, num_cached)
         return lay_in_rows(
             attention_mask,
