@@ -13,7 +13,7 @@ from rotary.basis import Basis
 from rotary.errors import ConfigError, DtypeError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, inverse_power
 from rotary.kernels import Backend, Layout
-from rotary.kernels.contract import check_layout
+from rotary.kernels.contract import check_layout, line_up
 from rotary.kernels.tables import tables
 from rotary.positions import sequence
 from rotary.rotation import Rotation
@@ -231,6 +231,9 @@ class RotaryEmbedding(nn.Module):
         Returns:
             The keys as if turned at the new positions in the first place.
 
+        Raises:
+            ShapeError: If old and new positions or frequencies cannot belong to the same keys.
+
         Example:
             >>> rope = RotaryEmbedding(head_dim=8)
             >>> k = torch.randn(1, 2, 4, 8, dtype=torch.float64)
@@ -242,13 +245,15 @@ class RotaryEmbedding(nn.Module):
         old_lengths = lengths if old_lengths is None else old_lengths
         source = self.frequencies if old_frequencies is None else old_frequencies
         offset = self.frequency_offset if old_frequencies is None else None
-        start = angles_of(old, source, old_lengths, offset)
-        end = angles_of(new, self.frequencies, lengths, self.frequency_offset)
-        decay, before = end[2], start[2]
-        if before is not None:
-            decay = -before if decay is None else decay - before
+        (start, before, old_decay), (end, after, decay) = line_up(
+            "RotaryEmbedding.move",
+            angles_of(old, source, old_lengths, offset),
+            angles_of(new, self.frequencies, lengths, self.frequency_offset),
+        )
+        if old_decay is not None:
+            decay = -old_decay if decay is None else decay - old_decay
         wide = torch.float64 if k.dtype == torch.float64 else torch.float32
-        turn = self._rotation(end[0] - start[0], end[1] / start[1], decay, k.device, wide)
+        turn = self._rotation(end - start, after / before, decay, k.device, wide)
         return turn.for_keys()(k, length_axis=length_axis, inplace=inplace, backend=backend)
 
     def tables(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rotary.errors import ConfigError
 from rotary.kernels import Backend, Layout
-from rotary.kernels.contract import check_layout
+from rotary.kernels.contract import check_layout, line_up
 from rotary.kernels.dispatch import rotate_all
 
 
@@ -155,6 +155,7 @@ class Rotation:
 
         Raises:
             ConfigError: If the layouts differ.
+            ShapeError: If the tables cannot belong to the same vectors.
         """
         if not isinstance(other, Rotation):
             return NotImplemented
@@ -163,14 +164,19 @@ class Rotation:
                 f"Rotation: {self.layout!r} and {other.layout!r} pair different channels, so the "
                 "two turns do not compose to one."
             )
-        decay = self.decay
-        if other.decay is not None:
-            decay = other.decay if decay is None else decay + other.decay
+        (cos, sin, amplitude, decay), (cos_2, sin_2, amplitude_2, decay_2) = line_up(
+            "Rotation",
+            *((each.cos, each.sin, each.amplitude, each.decay) for each in (self, other)),
+        )
+        if decay is None or decay_2 is None:
+            decay = decay_2 if decay is None else decay
+        else:
+            decay = decay + decay_2
         return Rotation(
-            self.cos * other.cos - self.sin * other.sin,
-            self.sin * other.cos + self.cos * other.sin,
+            cos * cos_2 - sin * sin_2,
+            sin * cos_2 + cos * sin_2,
             self.layout,
-            self.amplitude * other.amplitude,
+            amplitude * amplitude_2,
             decay,
         )
 

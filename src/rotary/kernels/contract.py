@@ -7,8 +7,9 @@ so may the last one (the heads). Nothing is aligned from the right by accident.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -91,6 +92,41 @@ def full_tables(table: Tensor, rank: int) -> Tensor:
     """Put the axes that a checked table leaves out, as ones: the rank of ``x``, as a view."""
     missing = [1] * (rank - table.ndim)
     return table.reshape(*table.shape[:-2], *missing, *table.shape[-2:]) if missing else table
+
+
+def line_up(function: str, *sides: Sequence[Any]) -> list[list[Any]]:
+    """Give the tables of two rotations one rank; the heads, where only one has them, are put in.
+
+    Args:
+        function: Who asks, for the message.
+        *sides: What belongs to each rotation: a table first, then tensors, numbers or None that
+            broadcast with it.
+
+    Raises:
+        ShapeError: If the tables cannot belong to the same ``x``.
+    """
+    ranks = [max(part.ndim for part in side if isinstance(part, Tensor)) for side in sides]
+    lined = [
+        [
+            part.unsqueeze(-3) if isinstance(part, Tensor) and 2 < part.ndim < max(ranks) else part
+            for part in side
+        ]
+        if own == max(ranks) - 1
+        else list(side)
+        for own, side in zip(ranks, sides, strict=True)
+    ]
+    planes, *others = zip(*(reversed(side[0].shape) for side in lined), strict=False)
+    if (
+        planes[0] != planes[1]
+        or any(a != b and a != 1 and b != 1 for a, b in others)
+        or 2 < min(ranks) < max(ranks) - 1
+    ):
+        raise ShapeError(
+            f"{function}: the tables have shapes {tuple(sides[0][0].shape)} and "
+            f"{tuple(sides[1][0].shape)}, and cannot belong to the same vectors. Planes must be "
+            "equal, batch, heads and length equal or 1: (L, P), (B, L, P), (B|1, H|1, L, P)."
+        )
+    return lined
 
 
 @lru_cache(maxsize=1024)
