@@ -102,7 +102,7 @@ class Rotation:
             x: Queries or keys: (..., heads, length, dim), (batch, length, dim) or (length, dim).
             *more: Further tensors; numbers of heads may differ.
             length_axis: Where the length runs, -2 or -3.
-            inplace: Write into the tensors.
+            inplace: Write into the tensors, no two of which may begin at the same element.
             backend: Who does the work.
 
         Returns:
