@@ -79,6 +79,27 @@ def test_queries_and_keys_at_different_positions():
         ROPE.rotate(X, X, positions=sequence(L), offset=3)
 
 
+def test_one_query_and_many_cached_keys_are_not_turned_at_one_position():
+    q, k = X[:, :, -1:], X
+    for given in ({}, {"offset": 5}, {"positions": torch.tensor([5])}):
+        with pytest.raises(ShapeError, match=r"q has 1 positions and k has 5.*turn only the new"):
+            ROPE.rotate(q, k, **given)
+    with pytest.raises(ShapeError, match="q has 4 positions and k has 5"):
+        ROPE.rotate(X[:, :, :4].transpose(1, 2), X.transpose(1, 2), length_axis=-3)
+    turned, keys = ROPE.rotate(q, k, offset=4, key_positions=sequence(L))
+    close(turned, tables([4])(q))
+    close(keys, tables(range(L))(k))
+
+
+def test_an_offset_for_each_sequence():
+    starts = torch.tensor([3, 11])
+    q, k = ROPE.rotate(X, X, offset=starts)
+    close(q, tables(sequence(L, starts))(X))
+    close(k, q)
+    with pytest.raises(ConfigError, match="positions or offset"):
+        ROPE.rotate(X, X, positions=sequence(L), offset=starts)
+
+
 def test_part_of_the_heads():
     """Some heads turned in place, or a matrix for each head with zeros for the others."""
     rope = RotaryEmbedding(per_head(inverse_power(D), None, linear(inverse_power(D), 2.0)))
@@ -350,6 +371,8 @@ WRONG = {
         "positions must be given",
     ),
     "length": (lambda: ROPE(sequence(3))(X), ShapeError, "5 positions and the tables 3"),
+    "axis": (lambda: ROPE.rotate(X, X, length_axis=-5), ConfigError, "length_axis is -5"),
+    "no axis": (lambda: ROPE.rotate(X[0, 0], X[0, 0], length_axis=-3), ShapeError, "no axis -3"),
 }
 
 

@@ -77,6 +77,26 @@ def check_call(x: Tensor, cos: Tensor, sin: Tensor, length_axis: int) -> None:
         _check_shapes(tuple(x.shape), tuple(cos.shape), length_axis, _listing(x, cos))
 
 
+def length_of(shape: Sequence[int], length_axis: int) -> int:
+    """The number of positions in ``x``.
+
+    Raises:
+        ConfigError: If the length axis is none.
+        ShapeError: If ``x`` has no such axis.
+    """
+    if length_axis not in (-2, -3):
+        raise ConfigError(
+            f"rotate: length_axis is {length_axis}; accepted are -2 for (..., heads, length, dim) "
+            "and -3 for (..., length, heads, dim)."
+        )
+    if len(shape) < -length_axis:
+        raise ShapeError(
+            f"rotate: x has shape {tuple(shape)}, which has no axis {length_axis}; expected "
+            f"{'(..., length, dim)' if length_axis == -2 else '(..., length, heads, dim)'}."
+        )
+    return shape[length_axis]
+
+
 def align_tables(
     x: Tensor, cos: Tensor, sin: Tensor, *, length_axis: int = -2
 ) -> tuple[Tensor, Tensor]:
@@ -143,16 +163,7 @@ def _check_shapes(
     x: tuple[int, ...], table: tuple[int, ...], length_axis: int, listing: str = ""
 ) -> None:
     """Raise unless the shapes obey the rule at the head of this file."""
-    if length_axis not in (-2, -3):
-        raise ConfigError(
-            f"rotate: length_axis is {length_axis}; accepted are -2 for (..., heads, length, dim) "
-            "and -3 for (..., length, heads, dim)."
-        )
-    if len(x) < -length_axis:
-        raise ShapeError(
-            f"rotate: x has shape {x}, which has no axis {length_axis}; expected "
-            f"{'(..., length, dim)' if length_axis == -2 else '(..., length, heads, dim)'}."
-        )
+    length = length_of(x, length_axis)
     if len(table) < 2:
         raise _shape_error(x, listing, length_axis, "a table needs a length and a plane axis")
     planes = table[-1]
@@ -163,7 +174,7 @@ def _check_shapes(
             f"dim={x[-1] - x[-1] % 2}, or give x whole."
         )
     outer = list(x[:-1])
-    length = outer.pop(length_axis + 1)
+    del outer[length_axis + 1]
     lead = list(table[:-2])
     if not lead:
         lead = [1] * len(outer)
