@@ -183,28 +183,26 @@ class Rotation:
     def __getitem__(self, rows: Any) -> Rotation:
         """The rotation of some of the positions: ``tables[a:b]``, views where it is a slice.
 
+        Args:
+            rows: A slice; or a list or one-dimensional tensor of row numbers, or of booleans, one
+                for each position.
+
         Raises:
-            ConfigError: If rows are named that the tables do not hold, or one bare number is given.
+            ConfigError: If rows are named that the tables do not hold, or what is given are none.
         """
         if isinstance(rows, slice):
             # A slice past the end of a tensor is silently shorter; here it would turn too few.
             for edge in (rows.start, rows.stop):
                 if edge is not None and not -self.num_positions <= edge <= self.num_positions:
-                    raise ConfigError(
-                        f"Rotation: rows [{rows.start}:{rows.stop}] were asked for, but the tables "
-                        f"hold {self.num_positions} positions; build longer ones."
-                    )
+                    raise self._too_short(f"[{rows.start}:{rows.stop}]")
+            if rows.step is not None and rows.step < 1:
+                raise ConfigError(f"Rotation: the step of a slice is {rows.step}; it must be >= 1.")
         elif isinstance(rows, int):
             raise ConfigError(
                 f"Rotation: {rows} names one row; write [{rows}:{rows + 1}], which keeps the axis."
             )
-        elif not isinstance(rows, (Tensor, list)):
-            raise ConfigError(
-                f"Rotation: {rows!r} is no set of rows; give a slice, a list of row numbers or a "
-                "one-dimensional tensor of them."
-            )
-        if isinstance(rows, list):
-            rows = torch.tensor(rows, dtype=torch.int64, device=self.cos.device)
+        else:
+            rows = self._row_numbers(rows)
 
         def pick(table: Tensor) -> Tensor:
             has_rows = table.ndim >= 2 and table.shape[-2] != 1
@@ -217,6 +215,37 @@ class Rotation:
             self.layout,
             pick(amplitude) if isinstance(amplitude, Tensor) else amplitude,
             None if decay is None else pick(decay),
+        )
+
+    def _row_numbers(self, rows: Any) -> Tensor:
+        """Row numbers or a mask, checked, as a tensor beside the tables."""
+        found = rows
+        if isinstance(rows, list):
+            try:
+                found = torch.tensor(rows, dtype=None if rows else torch.int64)
+            except (TypeError, ValueError, RuntimeError):
+                found = None
+        is_set = isinstance(found, Tensor) and found.ndim == 1
+        if not is_set or found.dtype.is_floating_point or found.dtype.is_complex:
+            what = f"a tensor {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
+            raise ConfigError(
+                f"Rotation: {what} is no set of rows; give a slice, or a list or one-dimensional "
+                "tensor of row numbers, or of booleans, one for each position."
+            )
+        if found.dtype == torch.bool:
+            if found.shape[0] != self.num_positions:
+                raise self._too_short(f"chosen by {found.shape[0]} booleans")
+        elif found.is_cpu and found.numel() and not torch.compiler.is_compiling():
+            first, last = (int(edge) for edge in found.aminmax())
+            if first < -self.num_positions or last >= self.num_positions:
+                raise self._too_short(f"{first} to {last}")
+            found = found.long()  # PyTorch takes uint8 for a mask.
+        return found.to(self.cos.device)
+
+    def _too_short(self, rows: str) -> ConfigError:
+        return ConfigError(
+            f"Rotation: rows {rows} were asked for, but the tables hold {self.num_positions} "
+            "positions; build longer ones."
         )
 
     def to(

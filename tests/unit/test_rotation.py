@@ -1,4 +1,4 @@
-"""`Rotation`: composition, slices, amplitudes, moves; every shape of the design."""
+"""`Rotation`: slices, amplitudes; every shape of the design."""
 
 import copy
 import pickle
@@ -177,6 +177,24 @@ def test_slices():
         cache["a"]
 
 
+def test_rows_by_booleans_or_numbers():
+    cache = ROPE(sequence(4))
+    rows = [True, False, True, False]
+    for given in (rows, torch.tensor(rows), [0, 2], [-4, -2], torch.tensor([0, 2]).byte()):
+        assert torch.equal(cache[given].cos, cache.cos[::2])
+    assert cache[[]].num_positions == 0
+    assert cache[torch.tensor([], dtype=torch.int64)].num_positions == 0
+    for given in ([4], [-5], torch.tensor([0, 4]), [True, False, True], torch.ones(5).bool()):
+        with pytest.raises(ConfigError, match="hold 4 positions; build longer ones"):
+            cache[given]
+    no_sets = [[[0, 1]], torch.zeros(2, 2).long(), torch.tensor(1), [0.5], ["a"], [[0], 1]]
+    for given in (*no_sets, torch.ones(2), (0, 1), None):
+        with pytest.raises(ConfigError, match="is no set of rows"):
+            cache[given]
+    with pytest.raises(ConfigError, match="step of a slice is -1"):
+        cache[::-1]
+
+
 def test_slices_take_amplitudes_along():
     batched = RotaryEmbedding(longrope(inverse_power(D), [1] * P, [2] * P, 8, amplitude=(1, 2)))
     rotation = tables(range(L), batched, lengths=torch.tensor([4, 40]))
@@ -197,104 +215,6 @@ def test_to():
     assert sided.for_keys().amplitude.is_meta
     with pytest.raises(ConfigError, match="Half-precision x needs no cast"):
         rotation.to(dtype=torch.bfloat16)
-
-
-MOVES = {
-    "plain": inverse_power(D),
-    "with an amplitude": yarn(inverse_power(D), 4.0, 64),
-    "xpos": xpos(inverse_power(D), 64.0),
-}
-
-
-@pytest.mark.parametrize("name", MOVES)
-def test_moved_keys_are_as_if_new(name):
-    rope = RotaryEmbedding(MOVES[name])
-    old, new = sequence(L, 3), torch.tensor([0, 0, 7, -2, 100])
-    cached = tables(old, rope).for_keys()(X)
-    close(rope.move(cached, old, new), tables(new, rope).for_keys()(X))
-    batched = torch.stack((new, old))
-    moved = rope.move(cached, old, batched)
-    close(moved[0], tables(new, rope).for_keys()(X)[0])
-    close(moved[1], cached[1])
-
-
-def test_moved_keys_when_the_frequencies_change():
-    """An amplitude is counted once: the old one taken off, the new one put on."""
-    before, after = yarn(inverse_power(D), 4.0, 64), yarn(inverse_power(D), 16.0, 64)
-    rope = RotaryEmbedding(after)
-    cached = tables(range(L), RotaryEmbedding(before))(X)
-    moved = rope.move(cached, sequence(L), sequence(L, 2), old_frequencies=before)
-    close(moved, tables(sequence(L, 2), rope)(X))
-    schedule = longrope(inverse_power(D), [1] * P, [2, 3, 4, 5], 8, amplitude=(1.0, 1.5))
-    rope = RotaryEmbedding(schedule)
-    cached = tables(range(L), rope, lengths=8)(X)
-    long = {"lengths": 9, "old_lengths": 8}
-    close(rope.move(cached, sequence(L), sequence(L), **long), tables(range(L), rope, lengths=9)(X))
-    back = {"lengths": torch.tensor([8, 9]), "old_lengths": torch.tensor([8, 8])}
-    moved = rope.move(cached, sequence(L), sequence(L), **back)
-    close(moved[0], cached[0])
-    close(moved[1], tables(range(L), rope, lengths=9)(X)[1])
-
-
-CHANGES = {
-    "shared to per head": (inverse_power(D), per_head(*[linear(inverse_power(D), 2.0)] * 3)),
-    "per head to shared": (mixed(D, 3, 1), inverse_power(D)),
-    "an amplitude a sequence to per head": (
-        longrope(inverse_power(D), [1] * P, [2] * P, 8, amplitude=(1.0, 1.5)),
-        mixed(D, 3, 1),
-    ),
-    "xpos to per head": (xpos(inverse_power(D), 64.0), mixed(D, 3, 1)),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_moves_line_the_heads_up_by_rank_where_batch_and_heads_are_equal(name):
-    """B == H == 3: aligned from the right this would run, and turn sequence b as head b."""
-    before, after = CHANGES[name]
-    old = torch.stack([sequence(L, start) for start in (0, 7, 20)])
-    new = old - torch.tensor([[0], [5], [11]])
-    x = torch.randn(3, 3, L, D, dtype=torch.float64)
-    lengths = torch.tensor([4, 40, 5])
-    cached = tables(old, RotaryEmbedding(before), lengths=lengths).for_keys()(x)
-    rope = RotaryEmbedding(after)
-    moved = rope.move(cached, old, new, old_frequencies=before, lengths=lengths)
-    close(moved, tables(new, rope).for_keys()(x))
-
-
-def test_rotations_compose_by_rank_where_batch_and_heads_are_equal():
-    x = torch.randn(3, 3, L, D, dtype=torch.float64)
-    rows = torch.stack([sequence(L, start) for start in (0, 7, 20)])
-    shared, heads = tables(rows), tables(sequence(L), RotaryEmbedding(mixed(D, 3, 1)))
-    right = shared(heads(x))
-    close((shared @ heads)(x), right)
-    close((heads @ shared)(x), right)
-    sides = [tables(rows, RotaryEmbedding(xpos(inverse_power(D)))), heads]
-    close((sides[0] @ sides[1]).for_keys()(x), sides[0].for_keys()(heads(x)))
-    close((sides[1] @ sides[0]).for_keys()(x), sides[0].for_keys()(heads(x)))
-
-
-def test_tables_that_cannot_belong_to_the_same_vectors_are_refused():
-    one_plane = tables(sequence(L), RotaryEmbedding(Frequencies([0.5])))
-    deep = Rotation(*(t.expand(2, 2, 2, L, P) for t in (tables(sequence(L)).cos,) * 2), "half")
-    rows = Rotation(*(t.expand(2, L, P) for t in (tables(sequence(L)).cos,) * 2), "half")
-    for make in (
-        lambda: tables(sequence(L)) @ one_plane,
-        lambda: tables(sequence(L)) @ tables(sequence(L - 1)),
-        lambda: deep @ rows,
-        lambda: ROPE.move(X, sequence(L), sequence(L), old_frequencies=Frequencies([0.5])),
-    ):
-        with pytest.raises(ShapeError, match="cannot belong to the same vectors"):
-            make()
-
-
-def test_composition():
-    a, b = tables(sequence(L)), tables(sequence(L, 3))
-    close((a @ b)(X), a(b(X)))
-    close((a.inverse() @ b)(X), tables([3] * L)(X))
-    with pytest.raises(ConfigError, match="pair different channels"):
-        a @ tables(sequence(L), RotaryEmbedding(head_dim=D, layout="half"))
-    with pytest.raises(TypeError):
-        a @ 3
 
 
 def test_xpos_scores_fall_with_the_distance_and_do_not_notice_a_shift():
