@@ -343,10 +343,10 @@ class RotaryEmbedding(nn.Module):
         # Within the rounding of bfloat16, in which many were saved.
         if stored.shape == exact.shape and torch.allclose(stored, exact, rtol=1e-2, atol=1e-7):
             return None
+        span = f" from {stored.max():.4g} to {stored.min():.4g}" if stored.numel() else ""
         return (
-            f"the checkpoint was made with other frequencies, {stored.numel()} from "
-            f"{stored.max():.4g} to {stored.min():.4g}, than these, {source!r}; build them from "
-            "the model's own config, rotary.from_config(config)."
+            f"the checkpoint was made with other frequencies, {stored.numel()}{span}, than these, "
+            f"{source!r}; build them from the model's own config, rotary.from_config(config)."
         )
 
     def extra_repr(self) -> str:

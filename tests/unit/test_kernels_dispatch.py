@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,12 @@ def test_dtypes_devices_and_names(request):
         wrongs += [{"backend": "cuda"}, {"layout": "halves"}]
         with pytest.raises(ConfigError, match="Did you mean 'interleaved'"):
             rotate(x, cos, sin, layout="interleave")
+        for amplitude in ("2", None, 1j):
+            with pytest.raises(ConfigError, match=f"amplitude is {amplitude!r}.*give a number"):
+                rotate(x, cos, sin, layout="half", amplitude=amplitude)
+    doubled = rotate(x, cos, sin, layout="half", amplitude=2.0)
+    for amplitude in (2, np.float32(2.0)):
+        assert torch.equal(rotate(x, cos, sin, layout="half", amplitude=amplitude), doubled)
     for wrong in wrongs:
         with pytest.raises(ConfigError, match="accepted are"):
             rotate(x, cos, sin, **({"layout": "half"} | wrong))
@@ -120,6 +127,8 @@ def test_in_place_only_where_autograd_allows_it():
             rotation(leaf, inplace=True, backend=backend)
         with pytest.raises(BackendError, match="several elements share memory"):
             rotation(torch.randn(1, 5, 8).expand(2, 5, 8), inplace=True, backend=backend)
+        with pytest.raises(BackendError, match="negated view"):
+            rotation(torch.randn(5, 8).cfloat().conj().imag, inplace=True, backend=backend)
         with pytest.raises(BackendError, match="view"):
             rotation((leaf * 1).unbind(0)[0], inplace=True, backend=backend)
         with torch.inference_mode():

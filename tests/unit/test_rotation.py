@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -263,6 +264,13 @@ WRONG = {
     "bfloat16": (lambda: ROPE(torch.zeros(3, dtype=torch.bfloat16)), DtypeError, "neighbouring"),
     "float16": (lambda: ROPE(torch.zeros(3, dtype=torch.float16)), DtypeError, "neighbouring"),
     "bool": (lambda: ROPE(torch.zeros(3, dtype=torch.bool)), DtypeError, "no positions"),
+    "complex": (lambda: ROPE(torch.zeros(3, dtype=torch.cfloat)), DtypeError, "no positions"),
+    "a list": (lambda: ROPE([1, 2, 3]), DtypeError, r"of type list.*torch.tensor\(positions\)"),
+    "NumPy's": (
+        lambda: ROPE(np.arange(3)),
+        DtypeError,
+        r"of type ndarray; give a tensor of PyTorch's, torch.from_numpy\(positions\)",
+    ),
     "scalar": (lambda: ROPE(torch.tensor(3)), ShapeError, r"\(length,\), \(batch, length\)"),
     "three axes": (
         lambda: ROPE(torch.zeros(3, 2, 7, dtype=int)),

@@ -41,6 +41,15 @@ def check_backend(backend: str) -> None:
         raise ConfigError(one_of("backend", backend, BACKENDS))
 
 
+def check_amplitude(amplitude: object) -> None:
+    """Raise unless the amplitude is a number."""
+    if not hasattr(amplitude, "__float__"):
+        raise ConfigError(
+            f"rotate: amplitude is {amplitude!r}, of type {type(amplitude).__name__}; give a "
+            "number, or a tensor where sequences differ."
+        )
+
+
 def check_call(x: Tensor, cos: Tensor, sin: Tensor, length_axis: int) -> None:
     """Raise unless ``x`` and its tables belong together by the rule at the head of this file.
 

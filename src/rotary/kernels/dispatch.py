@@ -22,6 +22,7 @@ from rotary.kernels.contract import (
     Backend,
     Layout,
     align_tables,
+    check_amplitude,
     check_backend,
     check_call,
     check_layout,
@@ -116,6 +117,8 @@ def rotate_all(
         turn = (interleaved, length_axis, 1.0, False)
         each = zip(xs, tables, strict=True)
         return tuple(run((x,), *of_x, turn, backend)[0] for x, of_x in each)
+    if type(amplitude) is not float:
+        check_amplitude(amplitude)
     turn = (interleaved, length_axis, amplitude, False)
     if inplace:
         return tuple(run((x,), cos, sin, turn, backend)[0] for x in xs)
@@ -239,6 +242,8 @@ def _check_inplace(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         return  # The compiler writes the result where it must, and knows no inference mode.
     elif x.is_inference() and not torch.is_inference_mode_enabled():
         why = "x was made in inference mode, and only there it may be written"
+    elif x.is_neg():
+        why = "x is a negated view, such as z.conj().imag, whose memory has the other sign"
     elif not _lies_apart(x.shape, x.stride()):
         why = "x is a view, such as an expanded one, in which several elements share memory"
     if why is not None:

@@ -154,6 +154,8 @@ def _launch(
     cos, sin = full_tables(cos, xs[0].ndim), full_tables(sin, xs[0].ndim)
     if xs[0].numel() == 0:
         return
+    # The memory of a negated view, such as z.conj().imag, has the other sign.
+    xs, cos, sin = [x.resolve_neg() for x in xs], cos.resolve_neg(), sin.resolve_neg()
     if xs[0].ndim > 4:
         for i in range(xs[0].shape[0]):
             at = i if cos.shape[0] > 1 else 0
