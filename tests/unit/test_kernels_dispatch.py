@@ -73,9 +73,9 @@ def test_dtypes_devices_and_names(request):
         for amplitude in ("2", None, 1j):
             with pytest.raises(ConfigError, match=f"amplitude is {amplitude!r}.*give a number"):
                 rotate(x, cos, sin, layout="half", amplitude=amplitude)
-    doubled = rotate(x, cos, sin, layout="half", amplitude=2.0)
-    for amplitude in (2, np.float32(2.0)):
-        assert torch.equal(rotate(x, cos, sin, layout="half", amplitude=amplitude), doubled)
+        doubled = rotate(x, cos, sin, layout="half", amplitude=2.0)
+        for amplitude in (2, np.float32(2.0)):
+            assert torch.equal(rotate(x, cos, sin, layout="half", amplitude=amplitude), doubled)
     for wrong in wrongs:
         with pytest.raises(ConfigError, match="accepted are"):
             rotate(x, cos, sin, **({"layout": "half"} | wrong))

@@ -40,12 +40,16 @@ def test_grid_coordinates():
     assert found.amax(0).tolist() == [3.5, 3.0]
     assert grid(2, 2, scale=2, offset=(10, 0)).tolist() == [[10, 0], [10, 2], [12, 0], [12, 2]]
     assert grid(2, 2, scale=2).dtype == torch.int64
-    assert grid(2, scale=np.float32(0.5)).tolist() == [[0], [0.5]]
-    assert grid(1, 2, scale=np.array([2, 3])).tolist() == [[0, 0], [0, 3]]
     for far in (1e19, -(2**53), 2**53):  # Whole, but int64 would wrap or float64 has lost it.
         assert grid(2, offset=far).tolist() == [[far], [far + 1.0]]
     prefixed = grid(1, 2, num_prefix_tokens=2, offset=1)
     assert prefixed.tolist() == [[0, 0], [0, 0], [1, 1], [1, 2]]
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_grid_takes_numbers_of_numpy():
+    assert grid(2, scale=np.float32(0.5)).tolist() == [[0], [0.5]]
+    assert grid(1, 2, scale=np.array([2, 3])).tolist() == [[0, 0], [0, 3]]
 
 
 def test_packed_and_padded():
