@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,8 +73,14 @@ def _product(exact: Tensor, weights: Tensor) -> Tensor:
     return angles
 
 
-def _exact_positions(positions: Tensor, axes: int) -> Tensor:
+def _exact_positions(positions: object, axes: int) -> Tensor:
     """Positions as float64 of shape (length, axes) or (batch, length, axes)."""
+    if not isinstance(positions, Tensor):
+        how = "from_numpy" if isinstance(positions, np.ndarray) else "tensor"
+        raise DtypeError(
+            f"RotaryEmbedding: positions are of type {type(positions).__name__}; give a tensor of "
+            f"PyTorch's, torch.{how}(positions)."
+        )
     if positions.dtype not in _POSITION_DTYPES:
         why = (
             "which cannot tell neighbouring positions apart"

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from rotary.angles import angles_of
 from rotary.basis import Basis
-from rotary.errors import ConfigError, DtypeError
+from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, inverse_power
 from rotary.kernels import Backend, Layout
-from rotary.kernels.contract import check_layout
+from rotary.kernels.contract import check_layout, length_of, line_up
+from rotary.kernels.dispatch import check_distinct
 from rotary.kernels.tables import tables
 from rotary.positions import sequence
 from rotary.rotation import Rotation
@@ -147,7 +148,7 @@ class RotaryEmbedding(nn.Module):
         *,
         positions: Tensor | None = None,
         key_positions: Tensor | None = None,
-        offset: int = 0,
+        offset: int | Tensor = 0,
         lengths: int | Tensor | None = None,
         length_axis: int = -2,
         inplace: bool = False,
@@ -159,11 +160,13 @@ class RotaryEmbedding(nn.Module):
             q: Queries, (..., heads, length, dim).
             k: Keys; the number of heads may differ.
             positions: One per token; see :meth:`forward`.
-            key_positions: Those of the keys, where they are not the same.
-            offset: Position of the first token, when positions are left out.
+            key_positions: Those of the keys, where they are not the same; ``q`` and ``k`` may have
+                different lengths only then. Keys in a cache are turned already: turn the new ones.
+            offset: Position of the first token, when positions are left out; see
+                :func:`rotary.sequence`.
             lengths: See :meth:`forward`; the number of positions when both are left out.
             length_axis: Where the length runs in ``q`` and ``k``, -2 or -3.
-            inplace: Write into ``q`` and ``k``.
+            inplace: Write into ``q`` and ``k``, which must not begin at the same element.
             backend: See :func:`rotary.rotate`.
 
         Returns:
@@ -171,13 +174,21 @@ class RotaryEmbedding(nn.Module):
 
         Raises:
             ConfigError: If positions and offset are both given.
+            ShapeError: If the lengths of ``q`` and ``k`` differ, and no key_positions are given.
 
         Example:
             >>> rope = RotaryEmbedding(head_dim=8)
             >>> q, k = rope.rotate(torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8))
         """
+        length, key_length = (length_of(x.shape, length_axis) for x in (q, k))
+        if key_length != length and key_positions is None:
+            raise ShapeError(
+                f"RotaryEmbedding.rotate: q has {length} positions and k has {key_length}, and "
+                "without key_positions they share theirs. Keys in a cache are turned already: turn "
+                "only the new ones, with offset=, and put them behind; or give positions= and "
+                "key_positions=."
+            )
         if positions is None:
-            length = q.shape[length_axis]
             if self.frequencies.num_axes != 1:
                 raise ConfigError(
                     f"RotaryEmbedding.rotate: the frequencies have {self.frequencies.num_axes} "
@@ -186,13 +197,14 @@ class RotaryEmbedding(nn.Module):
             positions = sequence(length, offset, device=q.device)
             if lengths is None and isinstance(self.frequencies, LengthSchedule):
                 lengths = offset + length
-        elif offset:
+        elif isinstance(offset, Tensor) or offset != 0:
             raise ConfigError("RotaryEmbedding.rotate: give positions or offset, not both.")
         wide = torch.float64 if torch.float64 in (q.dtype, k.dtype) else torch.float32
-        rotation = self(positions, lengths=lengths, dtype=wide)
-        keys = rotation
+        rotation = keys = self(positions, lengths=lengths, dtype=wide)
         if key_positions is not None:
             keys = self(key_positions, lengths=lengths, dtype=wide)
+        if inplace:
+            check_distinct((q, k))
 
         def turn(by: Rotation, x: Tensor) -> Tensor:
             return by(x, length_axis=length_axis, inplace=inplace, backend=backend)
@@ -231,6 +243,9 @@ class RotaryEmbedding(nn.Module):
         Returns:
             The keys as if turned at the new positions in the first place.
 
+        Raises:
+            ShapeError: If old and new positions or frequencies cannot belong to the same keys.
+
         Example:
             >>> rope = RotaryEmbedding(head_dim=8)
             >>> k = torch.randn(1, 2, 4, 8, dtype=torch.float64)
@@ -242,13 +257,15 @@ class RotaryEmbedding(nn.Module):
         old_lengths = lengths if old_lengths is None else old_lengths
         source = self.frequencies if old_frequencies is None else old_frequencies
         offset = self.frequency_offset if old_frequencies is None else None
-        start = angles_of(old, source, old_lengths, offset)
-        end = angles_of(new, self.frequencies, lengths, self.frequency_offset)
-        decay, before = end[2], start[2]
-        if before is not None:
-            decay = -before if decay is None else decay - before
+        (start, before, old_decay), (end, after, decay) = line_up(
+            "RotaryEmbedding.move",
+            angles_of(old, source, old_lengths, offset),
+            angles_of(new, self.frequencies, lengths, self.frequency_offset),
+        )
+        if old_decay is not None:
+            decay = -old_decay if decay is None else decay - old_decay
         wide = torch.float64 if k.dtype == torch.float64 else torch.float32
-        turn = self._rotation(end[0] - start[0], end[1] / start[1], decay, k.device, wide)
+        turn = self._rotation(end - start, after / before, decay, k.device, wide)
         return turn.for_keys()(k, length_axis=length_axis, inplace=inplace, backend=backend)
 
     def tables(
@@ -326,10 +343,10 @@ class RotaryEmbedding(nn.Module):
         # Within the rounding of bfloat16, in which many were saved.
         if stored.shape == exact.shape and torch.allclose(stored, exact, rtol=1e-2, atol=1e-7):
             return None
+        span = f" from {stored.max():.4g} to {stored.min():.4g}" if stored.numel() else ""
         return (
-            f"the checkpoint was made with other frequencies, {stored.numel()} from "
-            f"{stored.max():.4g} to {stored.min():.4g}, than these, {source!r}; build them from "
-            "the model's own config, rotary.from_config(config)."
+            f"the checkpoint was made with other frequencies, {stored.numel()}{span}, than these, "
+            f"{source!r}; build them from the model's own config, rotary.from_config(config)."
         )
 
     def extra_repr(self) -> str:

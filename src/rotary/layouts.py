@@ -186,6 +186,8 @@ def qkv_half_to_interleaved(
 def _order(dim: int, rotary_dim: int | None, start: int, device: torch.device) -> Tensor:
     """Where each channel of the half layout comes from in the interleaved one."""
     span = dim - start if rotary_dim is None else rotary_dim
+    if dim < 1:
+        raise ShapeError(f"layouts: head_dim is {dim}; it must be at least 1.")
     if span < 0 or span % 2 or start < 0 or start + span > dim:
         raise ShapeError(
             f"layouts: channels {start} to {start + span} of {dim} were to be reordered; the span "

@@ -7,9 +7,10 @@ on every axis, is the identity: a token that is not to be rotated gets it.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -95,7 +96,8 @@ def grid(
         device: Where the tensor lives.
 
     Returns:
-        (num_prefix_tokens + cells, axes): int64 while everything is whole, float64 otherwise.
+        (num_prefix_tokens + cells, axes): int64 while everything is whole and below 2**53, float64
+        otherwise.
 
     Raises:
         ConfigError: If a size is below 1 or names, scales or offsets do not fit the sizes.
@@ -127,7 +129,11 @@ def grid(
         raise ConfigError(f"grid: num_prefix_tokens is {prefix}; it must be 0 or more.")
     scales = _per_axis("scale", scale, len(counts))
     offsets = _per_axis("offset", offset, len(counts))
-    is_whole = coordinates == "pixel" and all(v == int(v) for v in (*scales, *offsets))
+    # Beyond that, float64 has no neighbours of a whole number either.
+    is_whole = coordinates == "pixel" and all(
+        by.is_integer() and shift.is_integer() and count * abs(by) + abs(shift) < 2**53
+        for count, by, shift in zip(counts, scales, offsets, strict=True)
+    )
     dtype = torch.int64 if is_whole else torch.float64
     lines = []
     for count, by, shift in zip(counts, scales, offsets, strict=True):
@@ -300,7 +306,9 @@ def mrope(
 
     Returns:
         (length, 3), time, height, width: int64, or float64 if ``time_scale`` is a fraction.
-        Transformers keeps the same numbers as (3, batch, length).
+        Transformers 5.24 keeps those of text and images as (3, batch, length). Of a video it
+        truncates fractional times, and the text behind goes on after the larger of height and
+        width, even where the frames reach further: a model trained so wants its numbers.
 
     Raises:
         ConfigError: If a segment is neither, or a number is out of range.
@@ -343,6 +351,8 @@ def mrope(
 
 
 def _integer(function: str, name: str, value: object) -> int:
+    if isinstance(value, int | torch.SymInt):
+        return cast(int, value)  # As it is: an index would pin a compiler's symbol to one number.
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except (TypeError, RuntimeError):
@@ -358,9 +368,17 @@ def _whole(function: str, name: str, value: Tensor) -> None:
 
 
 def _per_axis(name: str, value: float | Sequence[float], count: int) -> list[float]:
-    values = [value] * count if isinstance(value, (int, float)) else list(value)
+    each_size: Any = value if hasattr(value, "__len__") else [value] * count
+    try:
+        values = [float(each) for each in each_size]
+    except (TypeError, ValueError):
+        values = [math.nan] * count
+    if not all(map(math.isfinite, values)):
+        raise ConfigError(
+            f"grid: {name} is {value!r}; give a finite number, or one for each of {count} sizes."
+        )
     if len(values) != count:
         raise ConfigError(
             f"grid: {name} has {len(values)} numbers for {count} sizes; give one, or one for each."
         )
-    return [float(each) for each in values]
+    return values

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rotary.errors import ConfigError
 from rotary.kernels import Backend, Layout
-from rotary.kernels.contract import check_layout
+from rotary.kernels.contract import check_layout, line_up
 from rotary.kernels.dispatch import rotate_all
 
 
@@ -102,7 +102,7 @@ class Rotation:
             x: Queries or keys: (..., heads, length, dim), (batch, length, dim) or (length, dim).
             *more: Further tensors; numbers of heads may differ.
             length_axis: Where the length runs, -2 or -3.
-            inplace: Write into the tensors.
+            inplace: Write into the tensors, no two of which may begin at the same element.
             backend: Who does the work.
 
         Returns:
@@ -155,6 +155,7 @@ class Rotation:
 
         Raises:
             ConfigError: If the layouts differ.
+            ShapeError: If the tables cannot belong to the same vectors.
         """
         if not isinstance(other, Rotation):
             return NotImplemented
@@ -163,42 +164,45 @@ class Rotation:
                 f"Rotation: {self.layout!r} and {other.layout!r} pair different channels, so the "
                 "two turns do not compose to one."
             )
-        decay = self.decay
-        if other.decay is not None:
-            decay = other.decay if decay is None else decay + other.decay
+        (cos, sin, amplitude, decay), (cos_2, sin_2, amplitude_2, decay_2) = line_up(
+            "Rotation",
+            *((each.cos, each.sin, each.amplitude, each.decay) for each in (self, other)),
+        )
+        if decay is None or decay_2 is None:
+            decay = decay_2 if decay is None else decay
+        else:
+            decay = decay + decay_2
         return Rotation(
-            self.cos * other.cos - self.sin * other.sin,
-            self.sin * other.cos + self.cos * other.sin,
+            cos * cos_2 - sin * sin_2,
+            sin * cos_2 + cos * sin_2,
             self.layout,
-            self.amplitude * other.amplitude,
+            amplitude * amplitude_2,
             decay,
         )
 
     def __getitem__(self, rows: Any) -> Rotation:
         """The rotation of some of the positions: ``tables[a:b]``, views where it is a slice.
 
+        Args:
+            rows: A slice; or a list or one-dimensional tensor of row numbers, or of booleans, one
+                for each position.
+
         Raises:
-            ConfigError: If rows are named that the tables do not hold, or one bare number is given.
+            ConfigError: If rows are named that the tables do not hold, or what is given are none.
         """
         if isinstance(rows, slice):
             # A slice past the end of a tensor is silently shorter; here it would turn too few.
             for edge in (rows.start, rows.stop):
                 if edge is not None and not -self.num_positions <= edge <= self.num_positions:
-                    raise ConfigError(
-                        f"Rotation: rows [{rows.start}:{rows.stop}] were asked for, but the tables "
-                        f"hold {self.num_positions} positions; build longer ones."
-                    )
+                    raise self._too_short(f"[{rows.start}:{rows.stop}]")
+            if rows.step is not None and rows.step < 1:
+                raise ConfigError(f"Rotation: the step of a slice is {rows.step}; it must be >= 1.")
         elif isinstance(rows, int):
             raise ConfigError(
                 f"Rotation: {rows} names one row; write [{rows}:{rows + 1}], which keeps the axis."
             )
-        elif not isinstance(rows, (Tensor, list)):
-            raise ConfigError(
-                f"Rotation: {rows!r} is no set of rows; give a slice, a list of row numbers or a "
-                "one-dimensional tensor of them."
-            )
-        if isinstance(rows, list):
-            rows = torch.tensor(rows, dtype=torch.int64, device=self.cos.device)
+        else:
+            rows = self._row_numbers(rows)
 
         def pick(table: Tensor) -> Tensor:
             has_rows = table.ndim >= 2 and table.shape[-2] != 1
@@ -211,6 +215,37 @@ class Rotation:
             self.layout,
             pick(amplitude) if isinstance(amplitude, Tensor) else amplitude,
             None if decay is None else pick(decay),
+        )
+
+    def _row_numbers(self, rows: Any) -> Tensor:
+        """Row numbers or a mask, checked, as a tensor beside the tables."""
+        found = rows
+        if isinstance(rows, list):
+            try:
+                found = torch.tensor(rows, dtype=None if rows else torch.int64)
+            except (TypeError, ValueError, RuntimeError):
+                found = None
+        is_set = isinstance(found, Tensor) and found.ndim == 1
+        if not is_set or found.dtype.is_floating_point or found.dtype.is_complex:
+            what = f"a tensor {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
+            raise ConfigError(
+                f"Rotation: {what} is no set of rows; give a slice, or a list or one-dimensional "
+                "tensor of row numbers, or of booleans, one for each position."
+            )
+        if found.dtype == torch.bool:
+            if found.shape[0] != self.num_positions:
+                raise self._too_short(f"chosen by {found.shape[0]} booleans")
+        elif found.is_cpu and found.numel() and not torch.compiler.is_compiling():
+            first, last = (int(edge) for edge in found.aminmax())
+            if first < -self.num_positions or last >= self.num_positions:
+                raise self._too_short(f"{first} to {last}")
+            found = found.long()  # PyTorch takes uint8 for a mask.
+        return found.to(self.cos.device)
+
+    def _too_short(self, rows: str) -> ConfigError:
+        return ConfigError(
+            f"Rotation: rows {rows} were asked for, but the tables hold {self.num_positions} "
+            "positions; build longer ones."
         )
 
     def to(

@@ -21,7 +21,8 @@ def assert_matches_reference(
     Accepted is ``|actual - reference| <= 2 * max |plain - reference| + one rounding``, the rounding
     being that of the dtype of ``actual`` at the largest magnitude of the same vector (its last
     dimension, which a rotation mixes). ``plain`` is what straightforward PyTorch gives in the same
-    dtype; without it the reference rounded once to that dtype takes its place.
+    dtype; without it the reference rounded once to that dtype takes its place. Infinities, and what
+    overflows the dtype, must be the same ones and widen no tolerance; a NaN never passes.
 
     Args:
         actual: What is under test, any floating dtype.
@@ -45,12 +46,15 @@ def assert_matches_reference(
     got = actual.detach().to(torch.float64)
     right = reference.detach()
     simple = (right.to(actual.dtype) if plain is None else plain.detach()).to(torch.float64)
-    magnitude = right.abs() if right.ndim == 0 else right.abs().amax(dim=-1, keepdim=True)
+    is_finite = right.isfinite() & simple.isfinite()
+    sizes = torch.where(is_finite, right.abs(), 0.0)
+    magnitude = sizes if right.ndim == 0 else sizes.amax(dim=-1, keepdim=True)
     rounding = torch.finfo(actual.dtype).eps * magnitude + torch.finfo(actual.dtype).tiny
-    tolerance = 2 * (simple - right).abs().max() + rounding
+    tolerance = 2 * torch.where(is_finite, (simple - right).abs(), 0.0).max() + rounding
     error = (got - right).abs()
-    # A NaN fails: the comparison is written so that only a proven <= passes.
-    bad = ~(error <= tolerance)
+    # A NaN fails: the comparisons are written so that only a proven <= or == passes.
+    same = (got == right) | ((got == simple) & right.isfinite())
+    bad = ~torch.where(is_finite, error <= tolerance, same)
     if not bad.any():
         return
     excess = torch.where(bad, torch.nan_to_num(error / tolerance, nan=torch.inf), 0.0)

@@ -203,3 +203,24 @@ def test_every_scaling_of_transformers(kind, length, share):
         ours = from_config(source, length=0 if length is None else length)
         assert ours.amplitude == pytest.approx(amplitude, rel=1e-12)
         np.testing.assert_allclose(ours.matrix[0], theirs.double().numpy(), rtol=3e-6, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")  # Transformers', of keys that its "dynamic" does not know.
+def test_hunyuan_s_dynamic_with_a_fixed_alpha():
+    """Its checkpoints say "dynamic", with the factor that transformers wants there."""
+    from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as theirs
+
+    rope = {
+        "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0, "beta_fast": 32,
+        "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.0,
+    }  # fmt: skip
+    config = transformers.HunYuanDenseV1Config(head_dim=128, rope_parameters=dict(rope))
+    expected = theirs.HunYuanDenseV1RotaryEmbedding(config)
+    without = {key: value for key, value in rope.items() if key != "factor"}
+    for source in (config, *({"head_dim": 128, "rope_parameters": d} for d in (rope, without))):
+        ours = from_config(source)
+        assert ours.amplitude == expected.attention_scaling
+        np.testing.assert_allclose(
+            ours.matrix[0], expected.inv_freq.double().numpy(), rtol=3e-6, atol=1e-12
+        )
+    np.testing.assert_allclose(ours.matrix[0, :3], [1.0, 0.7760, 0.6022], atol=5e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rotary import RotaryEmbedding, inverse_power
+from rotary import RotaryEmbedding, inverse_power, sequence
 from rotary.frequencies import axial, dynamic_ntk, longrope, mixed, xpos, yarn
 
 pytestmark = [
@@ -79,6 +79,26 @@ def test_one_graph_over_many_lengths(name, is_learnable):
     assert counter.frame_count <= (4 if needs_lengths else 2)
 
 
+@pytest.mark.parametrize("name", ["sequence", "rotate", "rotate at an offset", "lengths"])
+def test_positions_made_inside_compile_once_for_all_lengths(name):
+    from torch._dynamo.testing import CompileCounter
+
+    kind = "dynamic" if name == "lengths" else "plain"
+    rope = RotaryEmbedding(FREQUENCIES[kind])
+    calls = {
+        "sequence": lambda x, start: sequence(x.shape[-2], start),
+        "rotate at an offset": lambda x, start: rope.rotate(x, x, offset=start)[1],
+    }
+    call = calls.get(name, lambda x, start: rope.rotate(x, x)[1])
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(call, fullgraph=True, backend=counter)
+    for step, length in enumerate((5, 6, 9, 33, 34, 50)):
+        x = torch.randn(1, 2, length, D)
+        torch.testing.assert_close(compiled(x, 3 + 4 * step), call(x, 3 + 4 * step))
+    assert counter.frame_count <= 2
+
+
 @pytest.mark.slow
 def test_inductor():
     """Generated code gives the same, forward and backward, without a warning (R83)."""
@@ -113,6 +133,23 @@ def test_export_inside_a_model(name, strict):
         given = [torch.randn(1, 2, length, D), positions(frequencies, length)]
         given += [torch.tensor([length])] if name == "longrope" else []
         torch.testing.assert_close(program.module()(*given), model(*given))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_positions_made_inside_export_for_all_lengths(strict):
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rope = RotaryEmbedding(head_dim=D)
+
+        def forward(self, x):
+            return self.rope.rotate(x, x)[0]
+
+    model, x = Whole(), torch.randn(1, 2, 5, D)
+    program = torch.export.export(model, (x,), dynamic_shapes=({2: LENGTH},), strict=strict)
+    for length in (3, 40):
+        x = torch.randn(1, 2, length, D)
+        torch.testing.assert_close(program.module()(x), model(x))
 
 
 class Operator(nn.Module):

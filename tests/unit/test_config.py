@@ -22,6 +22,7 @@ from rotary.frequencies import (
     xpos,
     yarn,
 )
+from rotary.frequencies.config_values import fixed_base
 
 BASE = {"head_dim": 64, "rope_theta": 10000.0, "max_position_embeddings": 4096}
 
@@ -98,6 +99,51 @@ def test_layer_types():
     assert from_config(modern, layer_type="sliding_attention") == inverse_power(32)
 
 
+def test_a_misspelt_layer_type_of_a_flat_config():
+    old = {"head_dim": 32, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    modern = {"head_dim": 32, "rope_theta": 1e6, "layer_types": ["full_attention"]}
+    with pytest.raises(ConfigError, match="Did you mean 'sliding_attention'"):
+        from_config(old, layer_type="slidng_attention")
+    with pytest.raises(ConfigError, match="only 'full_attention'"):
+        from_config(modern, layer_type="sliding_attention")
+    assert from_config(modern, layer_type="full_attention") == inverse_power(32, 1e6)
+    assert from_config({"head_dim": 32, "rope_theta": 1e6}, layer_type="any") == from_config(old)
+
+
+def test_models_whose_code_fixes_the_base():
+    """Dicts as the hub has them, and config objects, theirs and ours."""
+    transformers = pytest.importorskip("transformers")
+    from rotary.models.roformer import RoFormerConfig
+
+    heads = {"hidden_size": 96, "num_attention_heads": 3}
+    whole, part = inverse_power(32), inverse_power(16)
+    for kind in ("roformer", "rotary_roformer"):
+        assert from_config({"model_type": kind, **heads}) == whole
+    for config in (RoFormerConfig(**heads), transformers.RoFormerConfig(**heads)):
+        assert from_config(config) == from_config(config.to_dict()) == whole
+    scaled = RoFormerConfig(**heads, rope_parameters={"rope_type": "linear", "factor": 2.0})
+    assert from_config(scaled) == from_config(scaled.to_dict()) == linear(whole, 2.0)
+    for make in (transformers.GPTJConfig, transformers.CodeGenConfig):
+        config = make(n_embd=96, n_head=3, rotary_dim=16)
+        assert from_config(config) == from_config(config.to_dict()) == part
+    for config in (RoFormerConfig(**heads, position_encoding="none"), transformers.BertConfig()):
+        assert fixed_base(config) is None
+        with pytest.raises(ConfigError, match="'rope_theta' is missing"):
+            from_config(config)
+
+
+def test_only_what_configs_raise_is_taken_for_absence():
+    class Broken:
+        head_dim, rope_theta = 32, 1e4
+
+        @property
+        def rope_parameters(self):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        from_config(Broken())
+
+
 def scaled(**rope):
     return {**BASE, "rope_parameters": rope}
 
@@ -119,6 +165,16 @@ ERRORS = {
         scaled(rope_type="linear", fctor=2.0),
         ["'factor' is missing", "unknown key 'fctor'", "Did you mean 'factor'"],
     ),
+    "one mscale": (
+        scaled(rope_type="longrope", short_factor=[1], long_factor=[1], short_mscale=1.0),
+        ["'short_mscale' and 'long_mscale' go together"],
+    ),
+    "type of a wrong type": (scaled(rope_type=3), ["rope_type is 3", "'yarn'"]),
+    "types of a wrong type": (scaled(rope_type=["yarn"], type=3), ["rope_type", "keep one"]),
+    "share above 1": (scaled(partial_rotary_factor=1.5), ["1.5", "a number from 0 to 1"]),
+    "share in words": (scaled(partial_rotary_factor="0.5"), ["'0.5'", "a number from 0 to 1"]),
+    "more than the head": ({**BASE, "rotary_dim": 128}, ["128 of 64 channels", "from 2 to 64"]),
+    "alpha of 0": (scaled(rope_type="dynamic", alpha=0.0), ["'factor' is missing"]),
     "unknown type": (scaled(rope_type="yarm"), ["'yarm'", "Did you mean 'yarn'"]),
     "two types": (scaled(rope_type="linear", type="yarn", factor=2.0), ["'linear'", "'yarn'"]),
     "two thetas": (scaled(rope_theta=5e5), ["500000.0", "10000.0", "contradict"]),

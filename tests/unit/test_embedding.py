@@ -147,6 +147,8 @@ def test_old_state_dicts_load():
     # Frequencies that are others altogether mean that the module was built wrongly.
     with pytest.raises(RuntimeError, match=r"rope\.inv_freq: the checkpoint was made with other"):
         model.load_state_dict({**state, "rope.inv_freq": exact / 8})
+    with pytest.raises(RuntimeError, match="with other frequencies, 0, than these"):
+        model.load_state_dict({**state, "rope.inv_freq": exact[:0]})
     assert unspoiled(model.rope)
 
 

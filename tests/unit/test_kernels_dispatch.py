@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,12 @@ def test_dtypes_devices_and_names(request):
         wrongs += [{"backend": "cuda"}, {"layout": "halves"}]
         with pytest.raises(ConfigError, match="Did you mean 'interleaved'"):
             rotate(x, cos, sin, layout="interleave")
+        for amplitude in ("2", None, 1j):
+            with pytest.raises(ConfigError, match=f"amplitude is {amplitude!r}.*give a number"):
+                rotate(x, cos, sin, layout="half", amplitude=amplitude)
+        doubled = rotate(x, cos, sin, layout="half", amplitude=2.0)
+        for amplitude in (2, np.float32(2.0)):
+            assert torch.equal(rotate(x, cos, sin, layout="half", amplitude=amplitude), doubled)
     for wrong in wrongs:
         with pytest.raises(ConfigError, match="accepted are"):
             rotate(x, cos, sin, **({"layout": "half"} | wrong))
@@ -120,6 +127,8 @@ def test_in_place_only_where_autograd_allows_it():
             rotation(leaf, inplace=True, backend=backend)
         with pytest.raises(BackendError, match="several elements share memory"):
             rotation(torch.randn(1, 5, 8).expand(2, 5, 8), inplace=True, backend=backend)
+        with pytest.raises(BackendError, match="negated view"):
+            rotation(torch.randn(5, 8).cfloat().conj().imag, inplace=True, backend=backend)
         with pytest.raises(BackendError, match="view"):
             rotation((leaf * 1).unbind(0)[0], inplace=True, backend=backend)
         with torch.inference_mode():
@@ -145,6 +154,63 @@ def test_in_place_only_where_autograd_allows_it():
         rotation(needed, inplace=True, backend=backend)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             needed.sum().backward()
+
+
+def test_in_place_refuses_elements_that_share_memory():
+    """Windows over one line: each element would be turned once a window, and end up wrong."""
+    rotation = Rotation(*tables(5, 4), "half")
+    for x in (
+        torch.as_strided(torch.randn(20), (5, 8), (2, 1)),
+        torch.randn(12).unfold(0, 8, 1),
+        torch.as_strided(torch.randn(68), (2, 5, 8), (32, 7, 1)),
+    ):
+        for backend in ("auto", "plain"):
+            with pytest.raises(BackendError, match="several elements share memory"):
+                rotation(x, inplace=True, backend=backend)
+    fused = torch.randn(2, 5, 3, 2, 8)
+    apart = [
+        *fused.unbind(2),
+        torch.randn(8, 5).T,
+        torch.randn(3, 5, 16)[..., ::2],
+        torch.randn(1, 5, 8).expand(1, 1, 5, 8),
+        torch.randn(0, 5, 8),
+    ]
+    for x in apart:
+        axis = -3 if x.ndim == 4 and x.shape[-3] == 5 else -2
+        right = rotation(x, length_axis=axis)
+        torch.testing.assert_close(rotation(x, length_axis=axis, inplace=True), right)
+
+
+def test_in_place_turns_nothing_twice():
+    rope = RotaryEmbedding(head_dim=8)
+    rotation, x = rope(torch.arange(5)), torch.randn(2, 3, 5, 8)
+    for q, k in ((x, x), (x, x.view(x.shape)), (x, x[:, :1])):
+        for call in (lambda q, k: rope.rotate(q, k, inplace=True), None):
+            call = call or (lambda q, k: rotation(q, k, inplace=True))
+            with pytest.raises(BackendError, match="would be turned twice"):
+                call(q, k)
+    q, k, v = fused = torch.randn(2, 5, 3, 4, 8).unbind(2)
+    expected = rotation(*fused, length_axis=-3)
+    rotation(*fused, length_axis=-3, inplace=True)
+    for got, right in zip((q, k, v), expected, strict=True):
+        torch.testing.assert_close(got, right)
+    empty = torch.randn(0, 5, 8)
+    assert rotation(empty, empty, inplace=True)[0] is empty
+
+
+@pytest.mark.parametrize("amplitude", [1.0, "tensor"])
+def test_in_place_refuses_tables_that_need_a_gradient(amplitude):
+    """The gradient of a table is made from the old values of x; backward would find the new."""
+    rope = RotaryEmbedding(head_dim=8, is_learnable=True)
+    learned, x = rope(torch.arange(5)), torch.randn(2, 5, 8)
+    if amplitude == "tensor":
+        learned = Rotation(learned.cos, learned.sin, "interleaved", torch.ones(2, 1, 1))
+    for backend in ("auto", "plain"):
+        with pytest.raises(BackendError, match="the tables need a gradient"):
+            learned(x, inplace=True, backend=backend)
+    with torch.no_grad():
+        right = learned(x)
+        torch.testing.assert_close(learned(x, inplace=True), right)
 
 
 def test_an_amplitude_may_differ_from_sequence_to_sequence():

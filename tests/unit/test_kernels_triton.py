@@ -110,6 +110,12 @@ def test_length_axis_in_place_pairs_and_gradients():
     )
 
 
+def test_negated_views_are_read_with_their_sign():
+    z = torch.randn(5, 4, dtype=torch.complex128)
+    x = torch.randn(2, 5, 8, dtype=torch.complex128).conj().imag
+    turned(x, z.conj().real, z.conj().imag, layout="half")
+
+
 def test_addresses_beyond_two_to_the_31():
     far = 2**31 + 5
     torch.use_deterministic_algorithms(False)

@@ -128,6 +128,16 @@ WRONG = {
         ConfigError,
         "Did you mean 'grouped'",
     ),
+    "no channels": (
+        lambda: weight_interleaved_to_half(torch.ones(4), head_dim=0),
+        ShapeError,
+        "head_dim is 0; it must be at least 1",
+    ),
+    "no channels back": (
+        lambda: weight_half_to_interleaved(torch.ones(4), head_dim=0),
+        ShapeError,
+        "head_dim is 0; it must be at least 1",
+    ),
     "groups": (
         lambda: qkv_interleaved_to_half(
             torch.ones(28), head_dim=4, num_heads=3, num_key_heads=2, arrangement="grouped"

@@ -1,7 +1,9 @@
 """Positions: their numbers, their shapes, and what is said about wrong ones."""
 
+import numpy as np
 import pytest
 import torch
+from packaging import version
 
 from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.positions import grid, left_padded, mrope, packed, sequence, shard
@@ -38,8 +40,16 @@ def test_grid_coordinates():
     assert found.amax(0).tolist() == [3.5, 3.0]
     assert grid(2, 2, scale=2, offset=(10, 0)).tolist() == [[10, 0], [10, 2], [12, 0], [12, 2]]
     assert grid(2, 2, scale=2).dtype == torch.int64
+    for far in (1e19, -(2**53), 2**53):  # Whole, but int64 would wrap or float64 has lost it.
+        assert grid(2, offset=far).tolist() == [[far], [far + 1.0]]
     prefixed = grid(1, 2, num_prefix_tokens=2, offset=1)
     assert prefixed.tolist() == [[0, 0], [0, 0], [1, 1], [1, 2]]
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_grid_takes_numbers_of_numpy():
+    assert grid(2, scale=np.float32(0.5)).tolist() == [[0], [0.5]]
+    assert grid(1, 2, scale=np.array([2, 3])).tolist() == [[0, 0], [0, 3]]
 
 
 def test_packed_and_padded():
@@ -88,7 +98,8 @@ def test_mrope_by_hand():
     assert mrope(2, offset=4).tolist() == [[4, 4, 4], [5, 5, 5]]
 
 
-def test_mrope_numbers_as_transformers_does():
+def theirs_of(kinds, **grids):
+    """What transformers' Qwen2-VL gives to tokens of these kinds: 0 text, 1 image, 2 video."""
     from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
     from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 
@@ -96,12 +107,35 @@ def test_mrope_numbers_as_transformers_does():
         config = Qwen2VLConfig()
         get_vision_position_ids = getattr(Qwen2VLModel, "get_vision_position_ids", None)
 
+    kinds = torch.tensor([kinds])
+    grids = {name: torch.tensor([grid]) for name, grid in grids.items()}
+    found, _ = Qwen2VLModel.get_rope_index(Stub(), torch.ones_like(kinds), kinds, **grids)
+    return found[:, 0].T
+
+
+def test_mrope_numbers_text_and_images_as_transformers_does():
     # Two tokens, an image of 1 x 4 x 6 patches merged 2 x 2, three tokens.
-    kinds = torch.tensor([[0, 0] + [1] * 6 + [0] * 3])
-    theirs, _ = Qwen2VLModel.get_rope_index(
-        Stub(), torch.ones_like(kinds), kinds, image_grid_thw=torch.tensor([[1, 4, 6]])
-    )
-    assert torch.equal(theirs[:, 0].T, mrope(2, (1, 2, 3), 3))
+    theirs = theirs_of([0, 0] + [1] * 6 + [0] * 3, image_grid_thw=[1, 4, 6])
+    assert torch.equal(theirs, mrope(2, (1, 2, 3), 3))
+
+
+def test_mrope_goes_on_behind_the_last_frame_of_a_video_unlike_transformers():
+    """Five frames of one cell: the cells are the same, the text behind them is not."""
+    ours = mrope(1, (5, 1, 1), 2)
+    assert ours.tolist() == [
+        [0, 0, 0],
+        *([1 + frame, 1, 1] for frame in range(5)),
+        [6, 6, 6],
+        [7, 7, 7],
+    ]
+    import transformers
+
+    theirs = theirs_of([0] + [2] * 5 + [0] * 2, video_grid_thw=[5, 2, 2])
+    assert torch.equal(theirs[:6], ours[:6])
+    if version.parse(transformers.__version__) >= version.parse("5.24"):
+        assert theirs[6:].tolist() == [[2, 2, 2], [3, 3, 3]]  # As the docstring says.
+    found = mrope(2, (3, 1, 1), 1, time_scale=1.7)[:, 0]
+    assert found.tolist() == pytest.approx([0, 1, 2, 3.7, 5.4, 6.4])
 
 
 WRONG = {
@@ -115,6 +149,10 @@ WRONG = {
     "order": (lambda: grid(2, 2, order="xy"), ConfigError, "must name each"),
     "coordinates": (lambda: grid(2, coordinates="pixels"), ConfigError, "mean 'pixel'"),
     "scale": (lambda: grid(2, 2, scale=(1, 2, 3)), ConfigError, "3 numbers for 2"),
+    "scale: nan": (lambda: grid(2, scale=float("nan")), ConfigError, "scale is nan; give a finite"),
+    "offset: inf": (lambda: grid(2, 2, offset=(0, 1e400)), ConfigError, "one for each of 2 sizes"),
+    "scale: word": (lambda: grid(2, scale="a"), ConfigError, "scale is 'a'; give a finite"),
+    "scale: None": (lambda: grid(2, scale=None), ConfigError, "scale is None; give a finite"),
     "prefix": (lambda: grid(2, num_prefix_tokens=-1), ConfigError, "0 or more"),
     "document": (lambda: packed([2, -1]), ConfigError, "0 or more"),
     "documents": (lambda: packed(torch.zeros(2, 2, dtype=int)), ShapeError, r"\(documents,\)"),

@@ -1,8 +1,9 @@
-"""`Rotation`: composition, slices, amplitudes, moves; every shape of the design."""
+"""`Rotation`: slices, amplitudes; every shape of the design."""
 
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,27 @@ def test_queries_and_keys_at_different_positions():
     close(k, tables(range(L))(X))
     with pytest.raises(ConfigError, match="positions or offset"):
         ROPE.rotate(X, X, positions=sequence(L), offset=3)
+
+
+def test_one_query_and_many_cached_keys_are_not_turned_at_one_position():
+    q, k = X[:, :, -1:], X
+    for given in ({}, {"offset": 5}, {"positions": torch.tensor([5])}):
+        with pytest.raises(ShapeError, match=r"q has 1 positions and k has 5.*turn only the new"):
+            ROPE.rotate(q, k, **given)
+    with pytest.raises(ShapeError, match="q has 4 positions and k has 5"):
+        ROPE.rotate(X[:, :, :4].transpose(1, 2), X.transpose(1, 2), length_axis=-3)
+    turned, keys = ROPE.rotate(q, k, offset=4, key_positions=sequence(L))
+    close(turned, tables([4])(q))
+    close(keys, tables(range(L))(k))
+
+
+def test_an_offset_for_each_sequence():
+    starts = torch.tensor([3, 11])
+    q, k = ROPE.rotate(X, X, offset=starts)
+    close(q, tables(sequence(L, starts))(X))
+    close(k, q)
+    with pytest.raises(ConfigError, match="positions or offset"):
+        ROPE.rotate(X, X, positions=sequence(L), offset=starts)
 
 
 def test_part_of_the_heads():
@@ -156,6 +178,24 @@ def test_slices():
         cache["a"]
 
 
+def test_rows_by_booleans_or_numbers():
+    cache = ROPE(sequence(4))
+    rows = [True, False, True, False]
+    for given in (rows, torch.tensor(rows), [0, 2], [-4, -2], torch.tensor([0, 2]).byte()):
+        assert torch.equal(cache[given].cos, cache.cos[::2])
+    assert cache[[]].num_positions == 0
+    assert cache[torch.tensor([], dtype=torch.int64)].num_positions == 0
+    for given in ([4], [-5], torch.tensor([0, 4]), [True, False, True], torch.ones(5).bool()):
+        with pytest.raises(ConfigError, match="hold 4 positions; build longer ones"):
+            cache[given]
+    no_sets = [[[0, 1]], torch.zeros(2, 2).long(), torch.tensor(1), [0.5], ["a"], [[0], 1]]
+    for given in (*no_sets, torch.ones(2), (0, 1), None):
+        with pytest.raises(ConfigError, match="is no set of rows"):
+            cache[given]
+    with pytest.raises(ConfigError, match="step of a slice is -1"):
+        cache[::-1]
+
+
 def test_slices_take_amplitudes_along():
     batched = RotaryEmbedding(longrope(inverse_power(D), [1] * P, [2] * P, 8, amplitude=(1, 2)))
     rotation = tables(range(L), batched, lengths=torch.tensor([4, 40]))
@@ -176,53 +216,6 @@ def test_to():
     assert sided.for_keys().amplitude.is_meta
     with pytest.raises(ConfigError, match="Half-precision x needs no cast"):
         rotation.to(dtype=torch.bfloat16)
-
-
-MOVES = {
-    "plain": inverse_power(D),
-    "with an amplitude": yarn(inverse_power(D), 4.0, 64),
-    "xpos": xpos(inverse_power(D), 64.0),
-}
-
-
-@pytest.mark.parametrize("name", MOVES)
-def test_moved_keys_are_as_if_new(name):
-    rope = RotaryEmbedding(MOVES[name])
-    old, new = sequence(L, 3), torch.tensor([0, 0, 7, -2, 100])
-    cached = tables(old, rope).for_keys()(X)
-    close(rope.move(cached, old, new), tables(new, rope).for_keys()(X))
-    batched = torch.stack((new, old))
-    moved = rope.move(cached, old, batched)
-    close(moved[0], tables(new, rope).for_keys()(X)[0])
-    close(moved[1], cached[1])
-
-
-def test_moved_keys_when_the_frequencies_change():
-    """An amplitude is counted once: the old one taken off, the new one put on."""
-    before, after = yarn(inverse_power(D), 4.0, 64), yarn(inverse_power(D), 16.0, 64)
-    rope = RotaryEmbedding(after)
-    cached = tables(range(L), RotaryEmbedding(before))(X)
-    moved = rope.move(cached, sequence(L), sequence(L, 2), old_frequencies=before)
-    close(moved, tables(sequence(L, 2), rope)(X))
-    schedule = longrope(inverse_power(D), [1] * P, [2, 3, 4, 5], 8, amplitude=(1.0, 1.5))
-    rope = RotaryEmbedding(schedule)
-    cached = tables(range(L), rope, lengths=8)(X)
-    long = {"lengths": 9, "old_lengths": 8}
-    close(rope.move(cached, sequence(L), sequence(L), **long), tables(range(L), rope, lengths=9)(X))
-    back = {"lengths": torch.tensor([8, 9]), "old_lengths": torch.tensor([8, 8])}
-    moved = rope.move(cached, sequence(L), sequence(L), **back)
-    close(moved[0], cached[0])
-    close(moved[1], tables(range(L), rope, lengths=9)(X)[1])
-
-
-def test_composition():
-    a, b = tables(sequence(L)), tables(sequence(L, 3))
-    close((a @ b)(X), a(b(X)))
-    close((a.inverse() @ b)(X), tables([3] * L)(X))
-    with pytest.raises(ConfigError, match="pair different channels"):
-        a @ tables(sequence(L), RotaryEmbedding(head_dim=D, layout="half"))
-    with pytest.raises(TypeError):
-        a @ 3
 
 
 def test_xpos_scores_fall_with_the_distance_and_do_not_notice_a_shift():
@@ -271,6 +264,13 @@ WRONG = {
     "bfloat16": (lambda: ROPE(torch.zeros(3, dtype=torch.bfloat16)), DtypeError, "neighbouring"),
     "float16": (lambda: ROPE(torch.zeros(3, dtype=torch.float16)), DtypeError, "neighbouring"),
     "bool": (lambda: ROPE(torch.zeros(3, dtype=torch.bool)), DtypeError, "no positions"),
+    "complex": (lambda: ROPE(torch.zeros(3, dtype=torch.cfloat)), DtypeError, "no positions"),
+    "a list": (lambda: ROPE([1, 2, 3]), DtypeError, r"of type list.*torch.tensor\(positions\)"),
+    "NumPy's": (
+        lambda: ROPE(np.arange(3)),
+        DtypeError,
+        r"of type ndarray; give a tensor of PyTorch's, torch.from_numpy\(positions\)",
+    ),
     "scalar": (lambda: ROPE(torch.tensor(3)), ShapeError, r"\(length,\), \(batch, length\)"),
     "three axes": (
         lambda: ROPE(torch.zeros(3, 2, 7, dtype=int)),
@@ -299,6 +299,8 @@ WRONG = {
         "positions must be given",
     ),
     "length": (lambda: ROPE(sequence(3))(X), ShapeError, "5 positions and the tables 3"),
+    "axis": (lambda: ROPE.rotate(X, X, length_axis=-5), ConfigError, "length_axis is -5"),
+    "no axis": (lambda: ROPE.rotate(X[0, 0], X[0, 0], length_axis=-3), ShapeError, "no axis -3"),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rotary import RotaryError, from_config
-from rotary.errors import ConfigError, ShapeError
+from rotary.errors import ConfigError, DtypeError, ShapeError
 from rotary.frequencies import (
     Frequencies,
     LengthSchedule,
@@ -262,6 +262,14 @@ def test_per_head():
     close(matrix[2], matrix[0] / 2)
 
 
+def test_a_tensor_of_the_matrix_is_one_s_own():
+    frequencies = inverse_power(8)
+    before = hash(frequencies)
+    frequencies.on(torch.ones(1)).mul_(2)
+    assert frequencies == inverse_power(8)
+    assert hash(frequencies) == before
+
+
 def test_xpos_rates():
     # linear-attention-and-theory.md: zeta_i = (2i + 0.4 d) / (1.4 d), scale base 512.
     rates = xpos(inverse_power(64)).rates
@@ -303,6 +311,13 @@ WRONG = {
     "centre": (lambda: xpos(PLAIN, centre=math.inf), "centre is inf"),
     "length": (lambda: dynamic_ntk(PLAIN, 2.0, 8).at(-1), "length is -1"),
     "lengths": (lambda: dynamic_ntk(PLAIN, 2.0, 8).at(torch.ones(1, 1, dtype=int)), r"\(batch,\)"),
+    **{
+        f"lengths in {kind}": (
+            lambda kind=kind: dynamic_ntk(PLAIN, 2.0, 8).at(torch.ones(1, dtype=kind)),
+            "must be integers",
+        )
+        for kind in (torch.bool, torch.float16, torch.complex64, torch.complex128)
+    },
     "rank": (lambda: Frequencies(1.0), "accepted are"),
     "empty": (lambda: Frequencies([]), "accepted are"),
     "not finite": (lambda: Frequencies([1.0, math.inf]), "not finite"),
@@ -315,6 +330,6 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said(case):
     make, message = WRONG[case]
-    with pytest.raises((ConfigError, ShapeError), match=message) as caught:
+    with pytest.raises((ConfigError, DtypeError, ShapeError), match=message) as caught:
         make()
     assert isinstance(caught.value, (RotaryError, ValueError))

@@ -90,9 +90,9 @@ class Frequencies:
         return self._rows
 
     def on(self, other: Tensor) -> Tensor:
-        """The matrix as a float64 tensor beside another; made anew each time, only to be read."""
+        """The matrix as a float64 tensor beside another, made anew each time."""
         if type(other) is Tensor and other.device.type == "cpu" and not is_compiling():
-            return torch.from_numpy(self._memory)  # No copy: six times faster than a list.
+            return torch.from_numpy(self._memory).clone()  # Twice as fast as from a list.
         return torch.tensor(self._rows, dtype=torch.float64, device=other.device)
 
     @property

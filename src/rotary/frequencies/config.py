@@ -45,8 +45,9 @@ def from_config(
 
     Understood are ``rope_parameters``, the older ``rope_scaling`` beside ``rope_theta``, dicts per
     layer type, ``partial_rotary_factor``, ``mrope_section``, the older names of all of these, and
-    our own ``rotary_parameters``. A value that is written down always wins over one that could be
-    derived: ``factor`` over the ratio of the lengths, ``attention_factor`` over its formula.
+    our own ``rotary_parameters``; and models whose code fixes the base (RoFormer, GPT-J). A value
+    that is written down always wins over one that could be derived: ``factor`` over the ratio of
+    the lengths, ``attention_factor`` over its formula.
 
     Args:
         config: A plain dict such as ``config.json`` holds, or a config object.

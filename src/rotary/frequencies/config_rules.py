@@ -7,6 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from rotary.errors import ConfigError, nearest
+from rotary.frequencies.config_values import (
+    BASE,
+    BASE_BY_LAYER,
+    HEADS,
+    MAX_LENGTH,
+    PARTIAL,
+    WIDTH,
+    WIDTH_IN_VISION,
+    first,
+    fixed_base,
+    get,
+    layer_config,
+)
 
 # Keys beyond the common ones: first those that must be there, then those that may.
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -44,18 +57,6 @@ _COMMON = (
 _TYPE_ALIASES = {"su": "longrope", "mrope": "default"}
 _WITH_ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
 
-# Where the same value stood in older configs, or stands in other families.
-_BASE = ("rope_theta", "rotary_emb_base")
-_BASE_BY_LAYER = {
-    "sliding_attention": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
-    "full_attention": ("global_rope_theta",),
-}
-_PARTIAL = ("partial_rotary_factor", "rotary_pct", "rope_pct")
-_WIDTH = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim")
-_WIDTH_IN_VISION = ("embed_dim", *_WIDTH)  # There `hidden_size` may be that of the text model.
-_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-_MAX_LENGTH = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
-
 
 @dataclass(frozen=True)
 class RopeEntry:
@@ -75,7 +76,7 @@ class RopeEntry:
 
 def read_entry(config: Any, layer_type: str | None) -> RopeEntry:
     """Find and check the entry of one layer type; raise one error with all that is wrong."""
-    rotary = _get(config, "rotary_parameters")
+    rotary = get(config, "rotary_parameters")
     if rotary:
         return _ours(config, rotary, layer_type)
     rope, is_nested = _rope_dict(config, layer_type)
@@ -85,9 +86,7 @@ def read_entry(config: Any, layer_type: str | None) -> RopeEntry:
     problems: list[str] = []
     kind = _kind(config, values, problems)
     required, optional = _KEYS[kind]
-    if kind == "dynamic" and "alpha" in values:
-        required = ()
-    extra = tuple(_get(config, "ignore_keys_at_rope_validation") or ())
+    extra = tuple(get(config, "ignore_keys_at_rope_validation") or ())
     known = (*_COMMON, *required, *optional)
     for key in values:
         if key in known or key in extra:
@@ -95,6 +94,10 @@ def read_entry(config: Any, layer_type: str | None) -> RopeEntry:
         users = [name for name, (need, may) in _KEYS.items() if key in need or key in may]
         hint = f" It belongs to rope_type {' or '.join(map(repr, users))}." if users else ""
         problems.append(f"unknown key {key!r} for rope_type {kind!r}.{hint or nearest(key, known)}")
+    if kind == "dynamic" and values.get("alpha"):
+        required = ()  # HunYuan's factor stands there, and its code does not read it.
+    if ("short_mscale" in values) != ("long_mscale" in values):
+        problems.append("'short_mscale' and 'long_mscale' go together; give both, or neither.")
     problems += [
         f"the key {key!r} is missing, which rope_type {kind!r} needs."
         for key in required
@@ -114,20 +117,20 @@ def _entry(
     is_absent: bool = False,
 ) -> RopeEntry:
     if layer_type is not None:
-        config = _layer_config(config, layer_type)
+        config = layer_config(config, layer_type)
     base = 1.0 if is_absent else _base(config, values, layer_type, problems)
     head_dim = _head_dim(config, kind, layer_type, problems)
     rotary_dim = _rotary_dim(config, values, kind, head_dim, problems)
-    max_length = _first(config, _MAX_LENGTH)[1]
+    max_length = first(config, MAX_LENGTH)[1]
     # Phi-3 keeps the original length outside the dict, and there it wins.
-    outside = None if is_nested else _get(config, "original_max_position_embeddings")
+    outside = None if is_nested else get(config, "original_max_position_embeddings")
     original = outside or values.get("original_max_position_embeddings") or max_length
     if kind in _WITH_ORIGINAL_LENGTH and original is None:
         problems.append(
             "the key 'original_max_position_embeddings' is missing, and so is "
             "'max_position_embeddings', which would stand in for it."
         )
-    needs_max = (kind == "dynamic" and "alpha" not in values) or (
+    needs_max = (kind == "dynamic" and not values.get("alpha")) or (
         kind in ("yarn", "longrope") and "factor" not in values
     )
     if needs_max and max_length is None:
@@ -149,13 +152,13 @@ def _entry(
         rotary_dim=rotary_dim,
         max_length=max_length or 0,
         original_length=original or 0,
-        model_type=str(_get(config, "model_type") or ""),
+        model_type=str(get(config, "model_type") or ""),
         is_absent=is_absent,
     )
 
 
 def _ours(config: Any, rotary: Any, layer_type: str | None) -> RopeEntry:
-    rope = _get(config, "rope_parameters") or _get(config, "rope_scaling") or {}
+    rope = get(config, "rope_parameters") or get(config, "rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else ""
     if kind != "default":
         raise ConfigError(
@@ -171,7 +174,7 @@ def _ours(config: Any, rotary: Any, layer_type: str | None) -> RopeEntry:
 
 def _rope_dict(config: Any, layer_type: str | None) -> tuple[Mapping[str, Any] | None, bool]:
     """The dict of this layer type (None: no rotation), and whether there is one for each."""
-    new, old = _get(config, "rope_parameters"), _get(config, "rope_scaling")
+    new, old = get(config, "rope_parameters"), get(config, "rope_scaling")
     for name, value in (("rope_parameters", new), ("rope_scaling", old)):
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"from_config: {name} is {value!r}; it must be a dict.")
@@ -187,7 +190,16 @@ def _rope_dict(config: Any, layer_type: str | None) -> tuple[Mapping[str, Any] |
         both = new or old or {}
     if _is_nested(both):
         return _pick(both, layer_type, "rope_parameters"), True
-    if layer_type == "sliding_attention" and _first(config, _BASE_BY_LAYER[layer_type])[1]:
+    known = {*(get(config, "layer_types") or ())}
+    if any(first(config, names)[1] is not None for names in BASE_BY_LAYER.values()):
+        known |= {*BASE_BY_LAYER}
+    if known and layer_type is not None and layer_type not in known:
+        listed = ", ".join(map(repr, sorted(known)))
+        raise ConfigError(
+            f"from_config: this config has no layer type {layer_type!r}, only {listed}."
+            f"{nearest(layer_type, known)}"
+        )
+    if layer_type == "sliding_attention" and first(config, BASE_BY_LAYER[layer_type])[1]:
         # Gemma 3 and ModernBERT, before dicts per layer type: local layers were never scaled.
         return {}, False
     return both, False
@@ -217,20 +229,21 @@ def _pick(rope: Mapping[str, Any], layer_type: str | None, name: str) -> Mapping
 
 def _kind(config: Any, values: dict[str, Any], problems: list[str]) -> str:
     names = [values[key] for key in ("rope_type", "type") if key in values]
-    kinds = [_TYPE_ALIASES.get(name, name) for name in names]
+    kinds = [_TYPE_ALIASES.get(name, name) if isinstance(name, str) else name for name in names]
     # "default" is what a converter fills in; "mrope" beside it is the older word for it.
-    if len(set(kinds)) > 1:
+    if len(kinds) == 2 and kinds[0] != kinds[1]:
         problems.append(
             f"'rope_type' is {names[0]!r} and 'type' is {names[1]!r}; the second is the older name "
             "of the first, keep one of them."
         )
     kind = kinds[0] if kinds else "default"
-    if kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in _KEYS:
         problems.append(
-            f"rope_type is {kind!r}; known are {', '.join(map(repr, _KEYS))}.{nearest(kind, _KEYS)}"
+            f"rope_type is {kind!r}; known are {', '.join(map(repr, _KEYS))}."
+            f"{nearest(str(kind), _KEYS)}"
         )
         raise ConfigError("from_config: " + " ".join(problems))
-    if kind == "default" and str(_get(config, "default_rope_type") or "default") == "axial":
+    if kind == "default" and str(get(config, "default_rope_type") or "default") == "axial":
         return "axial"
     return kind
 
@@ -238,8 +251,8 @@ def _kind(config: Any, values: dict[str, Any], problems: list[str]) -> str:
 def _base(
     config: Any, values: dict[str, Any], layer_type: str | None, problems: list[str]
 ) -> float:
-    names = (*_BASE_BY_LAYER.get(layer_type or "", ()), *_BASE)
-    name, outside = _first(config, names)
+    names = (*BASE_BY_LAYER.get(layer_type or "", ()), *BASE)
+    name, outside = first(config, names)
     inside = values.get("rope_theta")
     if (
         inside is not None
@@ -252,6 +265,7 @@ def _base(
             "they contradict each other, keep one of them."
         )
     base = outside if inside is None else inside
+    base = fixed_base(config) if base is None else base
     if base is None:
         problems.append(
             "the key 'rope_theta' is missing, in the rope dict and beside it; it is the base of "
@@ -263,22 +277,22 @@ def _base(
 
 def _head_dim(config: Any, kind: str, layer_type: str | None, problems: list[str]) -> int:
     if layer_type == "full_attention" and isinstance(config, Mapping):
-        wide = _get(config, "global_head_dim")  # Gemma 4
+        wide = get(config, "global_head_dim")  # Gemma 4
         if wide:
             return int(wide)
-    memory = _get(config, "memory_attention_hidden_size")  # SAM 2 and its kin, for video
+    memory = get(config, "memory_attention_hidden_size")  # SAM 2 and its kin, for video
     if memory:
-        parts = _get(config, "memory_attention_downsample_rate") or 1
-        return int(memory) // (parts * int(_get(config, "memory_attention_num_attention_heads")))
+        parts = get(config, "memory_attention_downsample_rate") or 1
+        return int(memory) // (parts * int(get(config, "memory_attention_num_attention_heads")))
     for name in ("head_dim", "qk_rope_head_dim", "kv_channels"):
-        value = _get(config, name)
+        value = get(config, name)
         if value:
             return int(value)
-    width = _first(config, _WIDTH_IN_VISION if kind == "axial" else _WIDTH)[1]
-    heads = _first(config, _HEADS)[1]
+    width = first(config, WIDTH_IN_VISION if kind == "axial" else WIDTH)[1]
+    heads = first(config, HEADS)[1]
     if width and heads:
         return int(width) // int(heads)
-    inner = _get(config, "text_config")
+    inner = get(config, "text_config")
     more = " This config holds its text model in 'text_config'; give that." if inner else ""
     problems.append(
         "the key 'head_dim' is missing, and 'hidden_size' and 'num_attention_heads' do not stand "
@@ -290,7 +304,7 @@ def _head_dim(config: Any, kind: str, layer_type: str | None, problems: list[str
 def _rotary_dim(
     config: Any, values: dict[str, Any], kind: str, head_dim: int, problems: list[str]
 ) -> int:
-    name, outside = _first(config, _PARTIAL)
+    name, outside = first(config, PARTIAL)
     inside = values.get("partial_rotary_factor")
     if (
         inside is not None
@@ -303,8 +317,15 @@ def _rotary_dim(
             "beside it; they contradict each other, keep one of them."
         )
     share = outside if inside is None else inside
-    # Config objects of today have turned it into the factor; plain dicts of the past have it alone.
-    explicit = _get(config, "rotary_dim") if isinstance(config, Mapping) else None
+    # Config objects of today have turned it into the factor, but for those that know no rope dict
+    # (GPT-J); plain dicts of the past have it alone.
+    has_dim = isinstance(config, Mapping) or fixed_base(config) is not None
+    explicit = get(config, "rotary_dim") if has_dim else None
+    # EfficientLoFTR turns its vectors before they are split into heads.
+    most = float("inf") if get(config, "model_type") == "efficientloftr" else 1
+    if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= most):
+        problems.append(f"partial_rotary_factor is {share!r}; it must be a number from 0 to 1.")
+        return head_dim
     if share is None:
         dim = int(explicit) if explicit else head_dim
     else:
@@ -316,34 +337,10 @@ def _rotary_dim(
                 f"'rotary_dim' is {explicit!r}, but the partial rotary factor {share!r} of "
                 f"head_dim {head_dim} is {dim}; they contradict each other, keep one of them."
             )
-    if kind not in ("proportional", "axial") and (dim < 1 or (dim % 2 and dim >= head_dim)):
+    is_wrong = dim > head_dim * most or dim < 1 or (dim % 2 and dim == head_dim)
+    if is_wrong and kind not in ("proportional", "axial"):
         problems.append(
             f"{dim} of {head_dim} channels would turn; channels turn in pairs, so it must be an "
-            "even number, at least 2. An odd head can only turn in part."
+            f"even number from 2 to {head_dim}. An odd head can only turn in part."
         )
     return dim
-
-
-def _layer_config(config: Any, layer_type: str) -> Any:
-    """Transformers' heterogeneous configs (Gemma 4) keep a whole config for each layer type."""
-    try:
-        return config.per_layer_config[layer_type]
-    except Exception:  # Configs without it raise what they like.
-        return config
-
-
-def _first(config: Any, names: tuple[str, ...]) -> tuple[str, Any]:
-    for name in names:
-        value = _get(config, name)
-        if value is not None:
-            return name, value
-    return names[0], None
-
-
-def _get(config: Any, name: str) -> Any:
-    if isinstance(config, Mapping):
-        return config.get(name)
-    try:
-        return getattr(config, name, None)
-    except Exception:  # Heterogeneous configs refuse to answer for all layers at once.
-        return None

@@ -75,6 +75,7 @@ class LengthSchedule(ABC):
         Raises:
             ConfigError: If a length is not an integer or is negative.
             ShapeError: If the tensor is not (batch,).
+            DtypeError: If it is not of integers.
         """
         if isinstance(lengths, Tensor):
             if lengths.ndim != 1:
@@ -82,7 +83,8 @@ class LengthSchedule(ABC):
                     f"{type(self).__name__}: lengths have shape {tuple(lengths.shape)}; expected "
                     "(batch,), one length for each sequence."
                 )
-            if lengths.dtype.is_floating_point or lengths.dtype in (torch.bool, torch.complex64):
+            kind = lengths.dtype
+            if kind.is_floating_point or kind.is_complex or kind == torch.bool:
                 raise DtypeError(
                     f"{type(self).__name__}: lengths are {lengths.dtype}; they must be integers."
                 )

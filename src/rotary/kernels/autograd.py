@@ -149,6 +149,21 @@ def apply(kernel: Kernel, turn: Turn, cos: Tensor, sin: Tensor, *xs: Tensor) -> 
     return turned
 
 
+def register_rotation(op: Any) -> None:
+    """Give the operator that ``torch.compile`` records its shapes and its derivative."""
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, cos, sin, *ctx.turn = inputs
+        ctx.save_for_backward(cos, sin)
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *turn, transpose = ctx.turn
+        return op(grad, *ctx.saved_tensors, *turn, not transpose), *[None] * 6
+
+    torch.library.register_fake(op, lambda x, *_: torch.empty_like(x))
+    torch.library.register_autograd(op, backward, setup_context=remember)
+
+
 def _turn_present(
     kernel: Kernel, turn: Any, cos: Tensor, sin: Tensor, values: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:

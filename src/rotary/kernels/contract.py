@@ -7,8 +7,9 @@ so may the last one (the heads). Nothing is aligned from the right by accident.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,6 +39,15 @@ def check_backend(backend: str) -> None:
     """Raise unless the backend is a known name."""
     if backend not in BACKENDS:
         raise ConfigError(one_of("backend", backend, BACKENDS))
+
+
+def check_amplitude(amplitude: object) -> None:
+    """Raise unless the amplitude is a number."""
+    if not hasattr(amplitude, "__float__"):
+        raise ConfigError(
+            f"rotate: amplitude is {amplitude!r}, of type {type(amplitude).__name__}; give a "
+            "number, or a tensor where sequences differ."
+        )
 
 
 def check_call(x: Tensor, cos: Tensor, sin: Tensor, length_axis: int) -> None:
@@ -76,6 +86,26 @@ def check_call(x: Tensor, cos: Tensor, sin: Tensor, length_axis: int) -> None:
         _check_shapes(tuple(x.shape), tuple(cos.shape), length_axis, _listing(x, cos))
 
 
+def length_of(shape: Sequence[int], length_axis: int) -> int:
+    """The number of positions in ``x``.
+
+    Raises:
+        ConfigError: If the length axis is none.
+        ShapeError: If ``x`` has no such axis.
+    """
+    if length_axis not in (-2, -3):
+        raise ConfigError(
+            f"rotate: length_axis is {length_axis}; accepted are -2 for (..., heads, length, dim) "
+            "and -3 for (..., length, heads, dim)."
+        )
+    if len(shape) < -length_axis:
+        raise ShapeError(
+            f"rotate: x has shape {tuple(shape)}, which has no axis {length_axis}; expected "
+            f"{'(..., length, dim)' if length_axis == -2 else '(..., length, heads, dim)'}."
+        )
+    return shape[length_axis]
+
+
 def align_tables(
     x: Tensor, cos: Tensor, sin: Tensor, *, length_axis: int = -2
 ) -> tuple[Tensor, Tensor]:
@@ -93,6 +123,41 @@ def full_tables(table: Tensor, rank: int) -> Tensor:
     return table.reshape(*table.shape[:-2], *missing, *table.shape[-2:]) if missing else table
 
 
+def line_up(function: str, *sides: Sequence[Any]) -> list[list[Any]]:
+    """Give the tables of two rotations one rank; the heads, where only one has them, are put in.
+
+    Args:
+        function: Who asks, for the message.
+        *sides: What belongs to each rotation: a table first, then tensors, numbers or None that
+            broadcast with it.
+
+    Raises:
+        ShapeError: If the tables cannot belong to the same ``x``.
+    """
+    ranks = [max(part.ndim for part in side if isinstance(part, Tensor)) for side in sides]
+    lined = [
+        [
+            part.unsqueeze(-3) if isinstance(part, Tensor) and 2 < part.ndim < max(ranks) else part
+            for part in side
+        ]
+        if own == max(ranks) - 1
+        else list(side)
+        for own, side in zip(ranks, sides, strict=True)
+    ]
+    planes, *others = zip(*(reversed(side[0].shape) for side in lined), strict=False)
+    if (
+        planes[0] != planes[1]
+        or any(a != b and a != 1 and b != 1 for a, b in others)
+        or 2 < min(ranks) < max(ranks) - 1
+    ):
+        raise ShapeError(
+            f"{function}: the tables have shapes {tuple(sides[0][0].shape)} and "
+            f"{tuple(sides[1][0].shape)}, and cannot belong to the same vectors. Planes must be "
+            "equal, batch, heads and length equal or 1: (L, P), (B, L, P), (B|1, H|1, L, P)."
+        )
+    return lined
+
+
 @lru_cache(maxsize=1024)
 def _fits(x: tuple[int, ...], table: tuple[int, ...], length_axis: int) -> bool:
     """Whether :func:`_check_shapes` has nothing to say."""
@@ -107,16 +172,7 @@ def _check_shapes(
     x: tuple[int, ...], table: tuple[int, ...], length_axis: int, listing: str = ""
 ) -> None:
     """Raise unless the shapes obey the rule at the head of this file."""
-    if length_axis not in (-2, -3):
-        raise ConfigError(
-            f"rotate: length_axis is {length_axis}; accepted are -2 for (..., heads, length, dim) "
-            "and -3 for (..., length, heads, dim)."
-        )
-    if len(x) < -length_axis:
-        raise ShapeError(
-            f"rotate: x has shape {x}, which has no axis {length_axis}; expected "
-            f"{'(..., length, dim)' if length_axis == -2 else '(..., length, heads, dim)'}."
-        )
+    length = length_of(x, length_axis)
     if len(table) < 2:
         raise _shape_error(x, listing, length_axis, "a table needs a length and a plane axis")
     planes = table[-1]
@@ -127,7 +183,7 @@ def _check_shapes(
             f"dim={x[-1] - x[-1] % 2}, or give x whole."
         )
     outer = list(x[:-1])
-    length = outer.pop(length_axis + 1)
+    del outer[length_axis + 1]
     lead = list(table[:-2])
     if not lead:
         lead = [1] * len(outer)

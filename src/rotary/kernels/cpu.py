@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rotary.kernels.autograd import register_rotation
+
 MISSING: str | None = None
 """Why there is no compiled kernel here; None where there is one."""
 
@@ -115,18 +117,6 @@ def _fake_running_dot(q: Tensor, k: Tensor, start: Tensor) -> tuple[Tensor, Tens
     return q.new_empty(q.shape[:3]), start.new_empty(start.shape)
 
 
-def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    _, cos, sin, *ctx.turn = inputs
-    ctx.save_for_backward(cos, sin)
-
-
-def _backward(ctx, grad):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    cos, sin = ctx.saved_tensors
-    interleaved, length_axis, amplitude, transpose = ctx.turn
-    turned = turn_compiled(grad, cos, sin, interleaved, length_axis, amplitude, not transpose)
-    return turned, None, None, None, None, None, None
-
-
 if MISSING is None:
     _turn = torch.ops.rotary.turn.default
     _turn_pair = torch.ops.rotary.turn_pair.default
@@ -136,9 +126,8 @@ if MISSING is None:
         ("turn", _fake),
         ("turn_pair", _fake_pair),
         ("turn_", lambda *_: None),
-        ("rotate", _fake),
         ("tables", _fake_tables),
         ("running_dot", _fake_running_dot),
     ):
         torch.library.register_fake(f"rotary::{_name}", _shapes)
-    torch.library.register_autograd("rotary::rotate", _backward, setup_context=_remember)
+    register_rotation(torch.ops.rotary.rotate.default)

@@ -8,6 +8,7 @@ or plain PyTorch for the compiler to fuse; while exporting it is plain PyTorch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from types import ModuleType
 
 import torch
@@ -21,6 +22,7 @@ from rotary.kernels.contract import (
     Backend,
     Layout,
     align_tables,
+    check_amplitude,
     check_backend,
     check_call,
     check_layout,
@@ -59,7 +61,7 @@ def rotate(
         length_axis: Where the positions run in ``x``; heads are the axis before it when it is -2,
             after it when it is -3.
         inplace: Write into ``x``; an error where autograd needs the old values, or where several
-            elements of ``x`` share memory.
+            elements of ``x`` share memory or might: each axis must step over all smaller ones.
         backend: ``"auto"`` picks the fastest that can serve this call; see
             :func:`rotary.kernels.explain`.
 
@@ -106,6 +108,8 @@ def rotate_all(
     check_backend(backend)
     for x in xs:
         check_call(x, cos, sin, length_axis)
+    if inplace and len(xs) > 1:
+        check_distinct(xs)
     run = _turn_inplace if inplace else _turn
     interleaved = layout == "interleaved"
     if isinstance(amplitude, Tensor):
@@ -113,6 +117,8 @@ def rotate_all(
         turn = (interleaved, length_axis, 1.0, False)
         each = zip(xs, tables, strict=True)
         return tuple(run((x,), *of_x, turn, backend)[0] for x, of_x in each)
+    if type(amplitude) is not float:
+        check_amplitude(amplitude)
     turn = (interleaved, length_axis, amplitude, False)
     if inplace:
         return tuple(run((x,), cos, sin, turn, backend)[0] for x in xs)
@@ -187,7 +193,7 @@ def _turn_inplace(
     xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, turn: Turn, backend: Backend
 ) -> tuple[Tensor, ...]:
     (x,) = xs
-    _check_inplace(x)
+    _check_inplace(x, cos, sin)
     kernel = _choose(xs, cos, sin, turn[0], backend)
     if not is_plain_sailing(x, cos, sin):
         turned = _turn(xs, cos, sin, turn, backend)
@@ -205,19 +211,54 @@ def _turn_inplace(
     return xs
 
 
-def _check_inplace(x: Tensor) -> None:
+def check_distinct(xs: Sequence[Tensor]) -> None:
+    """Raise where tensors to be written begin at the same element, which would be turned twice.
+
+    Views of one storage that begin apart, as of a fused projection, are taken to lie apart.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or is_transformed()
+        or any(type(x) not in _OWN_TYPES for x in xs)
+    ):
+        starts = [id(x) for x in xs]
+    else:
+        starts = [x.data_ptr() for x in xs if x.numel() and not x.is_meta]
+    if len(set(starts)) < len(starts):
+        raise BackendError(
+            "rotate: inplace=True cannot be done: two of the tensors share memory, which would be "
+            "turned twice. Turn it once, or pass inplace=False."
+        )
+
+
+def _check_inplace(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Raise where writing into ``x`` would spoil a gradient or another element."""
     why = None
-    if torch.is_grad_enabled() and x.requires_grad and x.is_leaf:
+    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+        why = "the tables need a gradient, which is made from the old values of x"
+    elif torch.is_grad_enabled() and x.requires_grad and x.is_leaf:
         why = "x is a leaf that requires a gradient, and its values are still needed"
     elif torch.compiler.is_compiling():
         return  # The compiler writes the result where it must, and knows no inference mode.
     elif x.is_inference() and not torch.is_inference_mode_enabled():
         why = "x was made in inference mode, and only there it may be written"
-    elif any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True)):
-        why = "x is an expanded view, in which several elements share memory"
+    elif x.is_neg():
+        why = "x is a negated view, such as z.conj().imag, whose memory has the other sign"
+    elif not _lies_apart(x.shape, x.stride()):
+        why = "x is a view, such as an expanded one, in which several elements share memory"
     if why is not None:
         raise BackendError(f"rotate: inplace=True cannot be done: {why}. Pass inplace=False.")
+
+
+@lru_cache(maxsize=1024)
+def _lies_apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether every element has memory of its own: each axis steps over all the smaller ones."""
+    reach = 0
+    for step, size in sorted((step, n) for n, step in zip(shape, strides, strict=True) if n != 1):
+        if step <= reach:
+            return False
+        reach += (size - 1) * step
+    return True
 
 
 def _choose(

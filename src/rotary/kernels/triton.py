@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from rotary.kernels.autograd import register_rotation
 from rotary.kernels.contract import full_tables
 
 HEADS = 4  # That share one load of the tables.
@@ -104,24 +104,7 @@ def turn_compiled(
     return turn((x,), cos, sin, interleaved, length_axis, amplitude, transpose)[0]
 
 
-@turn_compiled.register_fake
-def _fake(x: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, cos, sin, *ctx.turn = inputs
-    ctx.save_for_backward(cos, sin)
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    cos, sin = ctx.saved_tensors
-    interleaved, length_axis, amplitude, transpose = ctx.turn
-    turned = turn_compiled(grad, cos, sin, interleaved, length_axis, amplitude, not transpose)
-    return turned, None, None, None, None, None, None
-
-
-turn_compiled.register_autograd(_backward, setup_context=_remember)
+register_rotation(turn_compiled)
 
 
 def _are_alike(q: Tensor, k: Tensor, length_axis: int) -> bool:
@@ -154,6 +137,8 @@ def _launch(
     cos, sin = full_tables(cos, xs[0].ndim), full_tables(sin, xs[0].ndim)
     if xs[0].numel() == 0:
         return
+    # The memory of a negated view, such as z.conj().imag, has the other sign.
+    xs, cos, sin = [x.resolve_neg() for x in xs], cos.resolve_neg(), sin.resolve_neg()
     if xs[0].ndim > 4:
         for i in range(xs[0].shape[0]):
             at = i if cos.shape[0] > 1 else 0
