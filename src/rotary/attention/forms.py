@@ -119,7 +119,9 @@ class FormFeatures:
         # Without a rotation "both" is ordinary linear attention.
         turns = self.rotation is not None or self.key_rotation is not None
         is_positive = self.feature_map.is_non_negative and not (self.form == "both" and turns)
-        smallest = limits.tiny if is_positive else _SMALLEST_SIGNED
+        # One over the smallest number is near the largest, and backward still multiplies it by
+        # values and sums it over rows; this root leaves nine orders of magnitude for that.
+        smallest = limits.tiny**0.75 if is_positive else _SMALLEST_SIGNED
         return divide(numerator, denominator, is_positive=is_positive, smallest=smallest)
 
 

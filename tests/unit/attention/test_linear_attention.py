@@ -391,6 +391,20 @@ def test_denominators_near_zero_stay_finite():
     assert k.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_finite_output_has_finite_gradients_however_small_its_denominator(causal):
+    """Features of exp(-x), down to where their product is no denominator any more."""
+    seen = set()
+    for x in torch.arange(30.0, 50.0, 0.5):
+        q, k = torch.full((2, 1, 1, 8, 16), -x.item()).requires_grad_()
+        v = torch.randn(1, 1, 8, 64)
+        out = linear_attention(q, k, v, causal=causal)
+        assert out.isfinite().all()
+        assert all(each.isfinite().all() for each in torch.autograd.grad(out.sum(), (q, k)))
+        seen.add(bool((out == 0).all()))
+    assert seen == {False, True}
+
+
 def test_cosine_rows_sum_to_one_and_opposite_vectors_are_no_accident():
     q = torch.randn(1, 2, 9, 6)
     ones = torch.ones(1, 2, 9, 1)
