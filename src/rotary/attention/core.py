@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rotary._shapes import Float
-from rotary.attention.scan import is_transformed
+from rotary.attention.scan import needs_plain_operations
 from rotary.kernels.running import running_dot
 
 Features = tuple[Tensor, Tensor | None]
@@ -74,7 +74,7 @@ def causal_block(
     scores = scores.view(G * n, R, C, C).tril().view(G * n, R * C, C)
     within, starts = scores @ v_rows, starts.reshape(G * n, M, D)
     # Functorch has no rule for the in-place form.
-    add = torch.baddbmm if is_transformed() else torch.Tensor.baddbmm_
+    add = torch.baddbmm if needs_plain_operations() else torch.Tensor.baddbmm_
     numerator = add(within, q_rows, starts)
     numerator = numerator.view(G, n, R, C, D).transpose(1, 2).reshape(G, R, T, D)
     if q_below is None or k_below is None or key_sum is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rotary.attention import core
 from rotary.attention.core import Features
 from rotary.attention.forms import FormFeatures
-from rotary.attention.scan import Carry, is_transformed, scan
+from rotary.attention.scan import Carry, needs_plain_operations, scan
 from rotary.attention.state import LinearState
 
 # Elements of one temporary of a block: on a CPU they should stay in each core's own cache.
@@ -135,7 +135,7 @@ def _start(
 
 def rows_of_block(device: torch.device, row_elements: int) -> int:
     """How many rows a block has at most."""
-    if is_transformed():
+    if needs_plain_operations():
         return sys.maxsize
     elements = GPU_ELEMENTS
     if device.type == "cpu":
