@@ -71,9 +71,10 @@ class FormFeatures:
             check_rotation(name, rotation, dim=dim, num_features=turned, length=x.shape[-2])
 
     def tables(self) -> tuple[Tensor, ...]:
-        """The tables of both rotations, which may be learnable."""
+        """What both rotations turn by, which may be learnable."""
         rotations = [each for each in (self.rotation, self.key_rotation) if each is not None]
-        return tuple(table for each in rotations for table in (each.cos, each.sin))
+        parts = [part for each in rotations for part in (each.cos, each.sin, each.amplitude)]
+        return tuple(part for part in parts if isinstance(part, Tensor))
 
     def of_queries(self, q: Tensor, rows: slice) -> Features:
         """Numerator and denominator features of the queries of some rows."""
@@ -168,11 +169,17 @@ def check_form(
             f"form {form!r} divides by can vanish; use form='undivided' with a norm after it, or a "
             f"non-negative map such as {next(iter(FEATURE_MAPS))!r}."
         )
-    if form == "cosine" and rotation is not None and rotation.amplitude != 1.0:
+    if form == "cosine" and rotation is not None:
+        amplitude = rotation.amplitude
+        if isinstance(amplitude, Tensor):
+            what = f"an amplitude of shape {tuple(amplitude.shape)}"
+        elif amplitude != 1.0:
+            what = f"amplitude {amplitude:g}"
+        else:
+            return
         raise ConfigError(
-            f"linear_attention: the rotation has amplitude {rotation.amplitude:g}, which would "
-            "take the weights 1 + cos of form 'cosine' out of [0, 2]; use frequencies with "
-            "amplitude 1."
+            f"linear_attention: the rotation has {what}, which would take the weights 1 + cos of "
+            "form 'cosine' out of [0, 2]; use frequencies with amplitude 1."
         )
 
 

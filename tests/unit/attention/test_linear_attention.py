@@ -239,6 +239,21 @@ def test_learnable_tables_get_their_gradient(small_blocks):
     close(angles.grad[3, 1], slope.detach(), 1e-6)
 
 
+@pytest.mark.parametrize("side", ["rotation", "key_rotation"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_learnable_amplitude_gets_its_gradient(causal, side, small_blocks):
+    """The output of the numerator form is linear in the amplitude of either side."""
+    case = draw(batch=1, heads=2, key_heads=1, length=37)
+    tables = case.rotation
+    amplitude = torch.ones(1, 1, 1, dtype=torch.float64, requires_grad=True)
+    scaled = Rotation(tables.cos[None], tables.sin[None], "interleaved", amplitude)
+    rotations = {"rotation": tables, "key_rotation": tables, side: scaled}
+    out = linear_attention(case.q, case.k, case.v, **rotations, causal=causal, chunk_size=2)
+    cotangent = torch.randn_like(out)
+    (slope,) = torch.autograd.grad(out, amplitude, cotangent)
+    close(slope.sum(), (case.dense("numerator", causal=causal) * cotangent).sum())
+
+
 def test_a_custom_map_with_parameters_gets_its_gradient(small_blocks):
     layer = torch.nn.Linear(8, 10).double()
     case = draw()

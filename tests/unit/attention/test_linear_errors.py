@@ -48,6 +48,10 @@ def attend(qkv, **options):
             {"form": "cosine", "rotation": Rotation(*torch.ones(2, 5, 3), "half", 1.5)},
             "amplitude 1.5",
         ),
+        (
+            {"form": "cosine", "rotation": Rotation(*torch.ones(2, 5, 3), "half", torch.ones(3))},
+            r"an amplitude of shape \(3,\)",
+        ),
     ],
 )
 def test_contradictions(qkv, options, says):
