@@ -135,7 +135,7 @@ def unit(x: Tensor) -> Tensor:
 def _turn(rotation: Rotation | None, x: Tensor, rows: slice) -> Tensor:
     if rotation is None:
         return x
-    if rotation.num_positions > 1:
+    if rotation.num_positions not in (1, rows.stop - rows.start):
         rotation = rotation[rows]
     return rotation(x)
 

@@ -97,6 +97,10 @@ def linear_attention(
 
     Sums and state are float32 (float64 for float64 inputs), whatever the inputs are.
 
+    ``torch.compile`` makes a few graphs for all lengths: causal, one each for those up to and above
+    ``chunk_size``, which it divides or not. ``torch.export`` takes any length, and causal ones of
+    two whole chunks and more: ``64 * Dim("chunks", min=2)``; pad such inputs at the end.
+
     Args:
         q: Queries, (..., heads, L, D).
         k: Keys, (..., key heads, S, D); the key heads divide the heads (grouped queries).

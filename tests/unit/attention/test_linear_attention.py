@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from linear_cases import FORMS, PLAIN_MAPS, draw
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck, gradgradcheck
 
 from rotary import RotaryEmbedding, Rotation
@@ -540,3 +541,50 @@ def test_compiled_equals_eager():
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_graph_serves_many_lengths(causal):
+    """One for the first length and one for those of its kind: no length brings its own."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    rope = RotaryEmbedding(head_dim=8)
+
+    def call(q, k, v):
+        rotation = rope(torch.arange(q.shape[-2]), dtype=torch.float64)
+        return linear_attention(q, k, v, rotation=rotation, causal=causal, chunk_size=4)
+
+    compiled = torch.compile(call, fullgraph=True, backend=counter)
+    for length in (9, 14, 21, 30, 51):
+        case = draw(length=length, offset=0)
+        inputs = (case.q, case.k, case.v)
+        out, expected = compiled(*inputs), case.dense("numerator", causal=causal)
+        close(out, expected)
+        cotangent = torch.randn_like(out)
+        ours, right = (torch.autograd.grad(x, inputs, cotangent) for x in (out, expected))
+        for a, b in zip(ours, right, strict=True):
+            close(a, b)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("form", ["numerator", "cosine", "undivided"])
+def test_the_causal_form_is_exported_for_lengths_of_whole_chunks(form):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            rotation = RotaryEmbedding(head_dim=8)(torch.arange(q.shape[-2]), dtype=torch.float64)
+            return linear_attention(
+                q, k, v, rotation=rotation, form=form, causal=True, chunk_size=4
+            )
+
+    def inputs(length):
+        case = draw(length=length, offset=0)
+        return case, tuple(x.detach() for x in (case.q, case.k, case.v))
+
+    lengths = 4 * torch.export.Dim("chunks", min=2, max=64)
+    exported = torch.export.export(Model(), inputs(12)[1], dynamic_shapes=({2: lengths},) * 3)
+    for length in (8, 40, 256):
+        case, tensors = inputs(length)
+        close(exported.module()(*tensors), case.dense(form, causal=True).detach())
