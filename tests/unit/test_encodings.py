@@ -66,6 +66,24 @@ def test_t5_buckets_are_those_of_transformers():
         assert torch.equal(t5_bucket(distances, is_causal=is_causal), theirs)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_t5_buckets_that_leave_nothing_to_count_are_refused(is_causal):
+    least = 2 if is_causal else 4
+    for wrong in (-1, 0, 1, least - 1):
+        with pytest.raises(ConfigError, match=f"num_buckets is {wrong};.*at least {least}"):
+            t5_bucket(torch.arange(3), num_buckets=wrong, is_causal=is_causal)
+        with pytest.raises(ConfigError, match=f"num_buckets is {wrong}"):
+            T5Bias(2, num_buckets=wrong, is_causal=is_causal)
+    with pytest.raises(ConfigError, match=r"max_distance is 8;.*above 8"):
+        t5_bucket(torch.arange(3), num_buckets=8 * least, max_distance=8, is_causal=is_causal)
+    far = torch.arange(-300, 301)
+    for enough in (least, least + 1, 8 * least):
+        found = t5_bucket(far, num_buckets=enough, max_distance=9, is_causal=is_causal)
+        assert found.min() == 0
+        assert found[0] == (enough if is_causal else enough // 2) - 1
+        assert found.max() < enough
+
+
 def test_golden_alibi_slopes():
     eight = [2.0**-h for h in range(1, 9)]
     assert alibi_slopes(8).tolist() == eight

@@ -8,12 +8,14 @@ of ``n`` chunks of ``C`` rows, ``M`` features and ``D`` value channels. The stat
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rotary._shapes import Float
-from rotary.attention.scan import is_transformed
+from rotary.attention.scan import needs_plain_operations
 from rotary.kernels.running import running_dot
 
 Features = tuple[Tensor, Tensor | None]
@@ -21,13 +23,23 @@ Features = tuple[Tensor, Tensor | None]
 serves both, and None where nothing is divided."""
 
 
+def on_both(features: Features, change: Callable[[Tensor], Tensor]) -> Features:
+    """Change both kinds of features, once where one tensor serves both."""
+    above, below = features
+    new = change(above)
+    if below is None or below is above:
+        return new, (None if below is None else new)
+    return new, change(below)
+
+
 def blocks_of(length: int, *, chunk: int, rows: int) -> list[slice]:
     """Cut a length into blocks of whole chunks, at most ``rows`` long where that is possible.
 
     The rest that fills no chunk is a block, and a chunk, of its own; nothing is padded. Up to two
-    chunks stay one: there the dense form is the cheaper one.
+    chunks stay one: there the dense form is the cheaper one. A compiler gets one block, so that its
+    graph is the same for any length.
     """
-    if length <= 2 * chunk:
+    if needs_plain_operations() or length <= 2 * chunk:
         return [slice(0, length)] if length else []
     step = max(chunk, rows // chunk * chunk)
     whole = length // chunk * chunk
@@ -74,7 +86,7 @@ def causal_block(
     scores = scores.view(G * n, R, C, C).tril().view(G * n, R * C, C)
     within, starts = scores @ v_rows, starts.reshape(G * n, M, D)
     # Functorch has no rule for the in-place form.
-    add = torch.baddbmm if is_transformed() else torch.Tensor.baddbmm_
+    add = torch.baddbmm if needs_plain_operations() else torch.Tensor.baddbmm_
     numerator = add(within, q_rows, starts)
     numerator = numerator.view(G, n, R, C, D).transpose(1, 2).reshape(G, R, T, D)
     if q_below is None or k_below is None or key_sum is None:
@@ -87,6 +99,29 @@ def causal_block(
         return numerator, (before + within).reshape(G, R, T), memory, key_sum
     denominator, key_sum = running_dot(q_below, k_below, key_sum)
     return numerator, denominator, memory, key_sum
+
+
+def causal_padded(
+    queries: Features,
+    keys: Features,
+    values: Float[Tensor, "G T D"],
+    memory: Float[Tensor, "G M D"],
+    key_sum: Float[Tensor, "G M"] | None,
+    *,
+    chunk: int,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """The same for any T in one graph: rows of zeros fill the last chunk up."""
+    T = values.shape[-2]
+    missing = (T + chunk - 1) // chunk * chunk - T
+
+    def fill(x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, 0, missing))
+
+    numerator, denominator, memory, key_sum = causal_block(
+        on_both(queries, fill), on_both(keys, fill), fill(values), memory, key_sum, chunk=chunk
+    )
+    denominator = None if denominator is None else denominator[..., :T]
+    return numerator[..., :T, :], denominator, memory, key_sum
 
 
 def _running(parts: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,11 @@ def t5_bucket(
 
     Returns:
         Buckets, 0 to ``num_buckets - 1``, int64.
+
+    Raises:
+        ConfigError: If a side has fewer than 2 buckets, or no distance left for those that grow.
     """
+    _check_buckets(num_buckets, max_distance, is_causal=is_causal)
     distance = distance.to(torch.int64)
     later = torch.zeros_like(distance)
     if is_causal:
@@ -82,6 +86,22 @@ def t5_bucket(
     bounds = exact * (max_distance / exact) ** (steps / (num_buckets - exact))
     grown = exact - 1 + torch.bucketize(size.to(torch.float64), bounds - 1e-6, right=True)
     return later + torch.where(size < exact, size, grown)
+
+
+def _check_buckets(num_buckets: int, max_distance: int, *, is_causal: bool) -> None:
+    least = 2 if is_causal else 4
+    if num_buckets < least:
+        raise ConfigError(
+            f"t5_bucket: num_buckets is {num_buckets}; with is_causal={is_causal} it must be at "
+            f"least {least}."
+        )
+    exact = num_buckets // least
+    if max_distance <= exact:
+        raise ConfigError(
+            f"t5_bucket: max_distance is {max_distance}; with num_buckets={num_buckets} and "
+            f"is_causal={is_causal} it must be above {exact}, up to which every distance has its "
+            "own bucket."
+        )
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " heads"]:
@@ -227,6 +247,7 @@ class T5Bias(_ScoreBias):
         is_causal: bool = False,
     ) -> None:
         super().__init__()
+        _check_buckets(num_buckets, max_distance, is_causal=is_causal)
         self.table = nn.Embedding(num_buckets, num_heads)
         self.max_distance, self.is_causal = max_distance, is_causal
 

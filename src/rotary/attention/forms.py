@@ -71,9 +71,10 @@ class FormFeatures:
             check_rotation(name, rotation, dim=dim, num_features=turned, length=x.shape[-2])
 
     def tables(self) -> tuple[Tensor, ...]:
-        """The tables of both rotations, which may be learnable."""
+        """What both rotations turn by, which may be learnable."""
         rotations = [each for each in (self.rotation, self.key_rotation) if each is not None]
-        return tuple(table for each in rotations for table in (each.cos, each.sin))
+        parts = [part for each in rotations for part in (each.cos, each.sin, each.amplitude)]
+        return tuple(part for part in parts if isinstance(part, Tensor))
 
     def of_queries(self, q: Tensor, rows: slice) -> Features:
         """Numerator and denominator features of the queries of some rows."""
@@ -119,7 +120,9 @@ class FormFeatures:
         # Without a rotation "both" is ordinary linear attention.
         turns = self.rotation is not None or self.key_rotation is not None
         is_positive = self.feature_map.is_non_negative and not (self.form == "both" and turns)
-        smallest = limits.tiny if is_positive else _SMALLEST_SIGNED
+        # One over the smallest number is near the largest, and backward still multiplies it by
+        # values and sums it over rows; this root leaves nine orders of magnitude for that.
+        smallest = limits.tiny**0.75 if is_positive else _SMALLEST_SIGNED
         return divide(numerator, denominator, is_positive=is_positive, smallest=smallest)
 
 
@@ -132,7 +135,7 @@ def unit(x: Tensor) -> Tensor:
 def _turn(rotation: Rotation | None, x: Tensor, rows: slice) -> Tensor:
     if rotation is None:
         return x
-    if rotation.num_positions > 1:
+    if rotation.num_positions not in (1, rows.stop - rows.start):
         rotation = rotation[rows]
     return rotation(x)
 
@@ -166,11 +169,17 @@ def check_form(
             f"form {form!r} divides by can vanish; use form='undivided' with a norm after it, or a "
             f"non-negative map such as {next(iter(FEATURE_MAPS))!r}."
         )
-    if form == "cosine" and rotation is not None and rotation.amplitude != 1.0:
+    if form == "cosine" and rotation is not None:
+        amplitude = rotation.amplitude
+        if isinstance(amplitude, Tensor):
+            what = f"an amplitude of shape {tuple(amplitude.shape)}"
+        elif amplitude != 1.0:
+            what = f"amplitude {amplitude:g}"
+        else:
+            return
         raise ConfigError(
-            f"linear_attention: the rotation has amplitude {rotation.amplitude:g}, which would "
-            "take the weights 1 + cos of form 'cosine' out of [0, 2]; use frequencies with "
-            "amplitude 1."
+            f"linear_attention: the rotation has {what}, which would take the weights 1 + cos of "
+            "form 'cosine' out of [0, 2]; use frequencies with amplitude 1."
         )
 
 

@@ -97,13 +97,17 @@ def linear_attention(
 
     Sums and state are float32 (float64 for float64 inputs), whatever the inputs are.
 
+    ``torch.compile`` makes a few graphs for all lengths: causal, one each for those up to and above
+    ``chunk_size``, which it divides or not. ``torch.export`` takes any length, and causal ones of
+    two whole chunks and more: ``64 * Dim("chunks", min=2)``; pad such inputs at the end.
+
     Args:
         q: Queries, (..., heads, L, D).
         k: Keys, (..., key heads, S, D); the key heads divide the heads (grouped queries).
         v: Values, (..., key heads, S, any dim).
-        rotation: Of the queries, and of the keys unless they have their own; acts on the M
+        rotation: Of the queries, and of as many keys unless they have their own; acts on the M
             features, so build it for M channels. None is plain linear attention.
-        key_rotation: Of the keys, where their positions, length or heads differ.
+        key_rotation: Of the keys; needed where their positions, length or heads differ.
         form: Where the rotation enters.
         feature_map: A name (``"elu+1"``, the default; ``"relu"``, ``"exp"``, ``"softmax"``,
             ``"softmax_exp"``, ``"softmax_positions"``, ``"identity"``), a ``FeatureMap`` such as
@@ -135,7 +139,8 @@ def linear_attention(
     """
     _check_tensors(q, k, v, causal=causal, chunk_size=chunk_size)
     the_map = _feature_map(form, feature_map)
-    key_rotation = rotation if key_rotation is None else key_rotation
+    if key_rotation is None:
+        key_rotation = _shared(rotation, q, k)
     for each in (rotation, key_rotation):
         check_form(form, the_map, each, causal=causal)
     valid = None if key_padding_mask is None else check_key_padding_mask(key_padding_mask, k)
@@ -152,6 +157,16 @@ def linear_attention(
         count = real + torch.zeros_like(count)
     position = count if state is None else count + state.position
     return output, LinearState(memory, key_sum, position)
+
+
+def _shared(rotation: Rotation | None, q: Tensor, k: Tensor) -> Rotation | None:
+    """The queries' rotation for the keys, where they can have the same positions."""
+    if rotation is not None and k.shape[-2] not in (q.shape[-2], 0):
+        raise ShapeError(
+            f"linear_attention: rotation is for the positions of {q.shape[-2]} queries, and there "
+            f"are {k.shape[-2]} keys, so they need their own: give key_rotation as well."
+        )
+    return rotation
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:

@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from rotary._shapes import Float
 from rotary.errors import ConfigError, ShapeError
 
-_LARGEST_EXPONENT = 40.0  # exp(40) leaves a float32 sum over any number of keys far from overflow.
+# What w . x' - |x'|^2 / 2 may reach. By chance it stays below half the square of the largest of M
+# normal draws, about 8; its bound is |w|^2 / 2, for a vector that is a draw itself.
+_LARGEST_EXPONENT = 30.0
+# The same factor exp(30) on all keys makes use of float32's whole range: exp(60) times 1e5 keys
+# times a large value is still finite. Queries of the undivided form take it back.
+_KEY_SHIFT = 30.0
 
 
 def orthogonal_draws(num_features: int, dim: int, *, seed: int) -> Float[Tensor, "features dim"]:
@@ -61,9 +66,13 @@ class FavorFeatures(nn.Module):
     """Positive orthogonal random features of the softmax kernel, a :class:`FeatureMap`.
 
     No ``+ eps`` and no maximum over the keys: a key maximum over the sequence lets later keys move
-    earlier outputs. A key's exponent ``w . k' - |k'|^2 / 2`` is at most ``|w|^2 / 2``, so a
-    constant taken from the draws alone keeps float32 finite. A query's own maximum cancels in the
-    division.
+    earlier outputs, and would make the state of one call no past of the next. The keys' scale is a
+    constant; a query's own maximum cancels in the division.
+
+    What float32 holds is exponents ``w . k' - |k'|^2 / 2`` from about -95 to 30. Larger ones are
+    capped, in every dtype, with a gradient of zero; that takes a long key along one of the draws.
+    Keys so long that they stay below (normal ones of standard deviation 5 at head_dim 64, of 4 at
+    256, begin to) lose their weight, and a row that sees no others is zero: scale such keys first.
 
     Args:
         head_dim: Channels of queries and keys.
@@ -109,7 +118,12 @@ class FavorFeatures(nn.Module):
         self.num_features = num_features
         self.seed = seed
         self.redraw_interval = redraw_interval
-        self.register_buffer("projection", self._draw(0))
+        self.register_buffer("projection", self._draw(0).to(torch.get_default_device()))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Put the draws of step 0 in place: those of a new module."""
+        self.projection.copy_(self._draw(0))
 
     def draws_of(self, step: int) -> Float[Tensor, "features dim"]:
         """The draws of a training step, a pure function of (seed, step): float32, on the CPU."""
@@ -139,31 +153,35 @@ class FavorFeatures(nn.Module):
 
     def queries(self, q: Tensor, *, is_divided: bool) -> Tensor:
         """Features of queries, (..., L, M), float32 or wider."""
-        exponent = self._exponent(q)
-        if is_divided:
-            exponent = exponent - exponent.amax(-1, keepdim=True).detach()
-        else:
-            exponent = exponent - self._shift()
-        return exponent.exp() / math.sqrt(self.num_features)
+        if not is_divided:
+            return self._features(q, -_KEY_SHIFT - math.log(self.num_features))
+        # Any factor of a row cancels, |q'|^2 / 2 as well.
+        scores = self._scores(self._scaled(q))
+        scores = scores - scores.detach().amax(-1, keepdim=True)
+        # The floor, exp(-60) of a query's largest feature, keeps the gradient finite: sums of keys
+        # over a denominator to which they contribute nothing would be infinity times zero.
+        return scores.clamp(min=-2 * _LARGEST_EXPONENT).exp_()
 
     def keys(self, k: Tensor, valid: Tensor | None = None) -> Tensor:
         """Features of keys, (..., S, M), float32 or wider; each depends on its own key only."""
-        return (self._exponent(k) - self._shift()).exp() / math.sqrt(self.num_features)
+        return self._features(k, _KEY_SHIFT)
 
-    def _exponent(self, x: Tensor) -> Tensor:
+    def _features(self, x: Tensor, shift: float) -> Tensor:
+        """``exp(w . x' - |x'|^2 / 2 + shift)``; the shift costs nothing beside the norm."""
+        x = self._scaled(x)
+        offset = shift - 0.5 * x.square().sum(-1, keepdim=True)
+        return (self._scores(x) + offset).clamp(max=_LARGEST_EXPONENT + shift).exp_()
+
+    def _scaled(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.head_dim:
             raise ShapeError(
                 f"FavorFeatures: x has {x.shape[-1]} channels, but the draws are for head_dim="
                 f"{self.head_dim}."
             )
-        wide = torch.promote_types(x.dtype, torch.float32)
-        x = x.to(wide) * self.head_dim**-0.25
-        return x @ self.projection.to(wide).mT - 0.5 * x.square().sum(-1, keepdim=True)
+        return x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
 
-    def _shift(self) -> Tensor:
-        """What the largest possible exponent exceeds the limit by: 0 for ordinary sizes."""
-        largest = 0.5 * self.projection.square().sum(-1).amax()
-        return (largest - _LARGEST_EXPONENT).clamp(min=0)
+    def _scores(self, x: Tensor) -> Tensor:
+        return x @ self.projection.to(x.dtype).mT
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         exact = self.projection
@@ -171,6 +189,9 @@ class FavorFeatures(nn.Module):
         if self.projection.dtype in (torch.float16, torch.bfloat16):
             # A cast of the model to half precision would be another draw; keep this one.
             self.projection = exact.to(self.projection.device)
+        if exact.is_meta and not self.projection.is_meta:
+            # `to_empty` leaves memory as it finds it; a new module's draws are known exactly.
+            self.reset_parameters()
         return result
 
     def extra_repr(self) -> str:

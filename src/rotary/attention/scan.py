@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from rotary.kernels.autograd import is_dual, is_transformed
 
 Carry = tuple[Tensor, ...]
 Step = Callable[[slice, Carry, tuple[Tensor, ...]], tuple[Tensor | None, Carry]]
@@ -20,7 +21,7 @@ Step = Callable[[slice, Carry, tuple[Tensor, ...]], tuple[Tensor | None, Carry]]
 (None where there is none) and the next carry."""
 
 
-def is_transformed() -> bool:
+def needs_plain_operations() -> bool:
     """Whether a compiler, functorch or forward-mode differentiation is looking on.
 
     They do not see through an ``autograd.Function`` that recomputes, nor through writes into
@@ -29,8 +30,8 @@ def is_transformed() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.compiler.is_exporting()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
+        or is_transformed()
+        or is_dual()
     )
 
 
@@ -60,7 +61,7 @@ def scan(
     if not needs_gradient:
         outputs, carry, _ = _run(step, carry, sequences, blocks, keep=False)
         return outputs, carry
-    if is_transformed() or len(blocks) == 1 or any(each.requires_grad for each in captured):
+    if needs_plain_operations() or len(blocks) == 1 or any(each.requires_grad for each in captured):
         # One block would be recomputed whole: the graph of plain operations costs no more memory
         # at its peak and saves that work.
         return _differentiable(step, carry, sequences, blocks)
@@ -93,7 +94,7 @@ def _run(
     keep: bool,
 ) -> tuple[Tensor | None, Carry, list[Carry]]:
     """The same without a graph, writing into one buffer; keeps the carries if asked."""
-    if is_transformed():
+    if needs_plain_operations():
         output, carry = _differentiable(step, carry, sequences, blocks)
         return output, carry, []
     outputs: Tensor | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from rotary.attention import core
 from rotary.attention.core import Features
 from rotary.attention.forms import FormFeatures
-from rotary.attention.scan import Carry, is_transformed, scan
+from rotary.attention.scan import Carry, needs_plain_operations, scan
 from rotary.attention.state import LinearState
 
 # Elements of one temporary of a block: on a CPU they should stay in each core's own cache.
@@ -73,7 +73,8 @@ class _Grouped:
                 queries, keys, self._values(v), memory, key_sum
             )
         else:
-            numerator, denominator, memory, key_sum = core.causal_block(
+            block = core.causal_padded if needs_plain_operations() else core.causal_block
+            numerator, denominator, memory, key_sum = block(
                 queries, keys, self._values(v), memory, key_sum, chunk=chunk
             )
         return self._output(numerator, denominator, q), _pack(memory, key_sum)
@@ -107,11 +108,7 @@ class _Grouped:
 
 
 def _reshaped(features: Features, shape: tuple[int, ...]) -> Features:
-    above, below = features
-    new = above.reshape(*shape, above.shape[-1])
-    if below is None or below is above:
-        return new, (None if below is None else new)
-    return new, below.reshape(*shape, below.shape[-1])
+    return core.on_both(features, lambda x: x.reshape(*shape, x.shape[-1]))
 
 
 def _pack(memory: Tensor, key_sum: Tensor | None) -> Carry:
@@ -135,7 +132,7 @@ def _start(
 
 def rows_of_block(device: torch.device, row_elements: int) -> int:
     """How many rows a block has at most."""
-    if is_transformed():
+    if needs_plain_operations():
         return sys.maxsize
     elements = GPU_ELEMENTS
     if device.type == "cpu":

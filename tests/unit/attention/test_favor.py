@@ -95,13 +95,95 @@ def test_a_cast_to_half_precision_keeps_the_draws():
     assert favor.double().projection.dtype == torch.float64
 
 
-def test_no_key_is_too_large_and_the_shift_is_zero_at_ordinary_sizes():
+def test_an_empty_module_from_meta_has_its_draws_again():
+    fresh = FavorFeatures(8, 16, seed=3).projection
+    with torch.device("meta"):
+        built = FavorFeatures(8, 16, seed=3)
+    assert built.projection.is_meta
+    for on_meta in (built, FavorFeatures(8, 16, seed=3).to("meta"), copy.deepcopy(built).half()):
+        assert torch.equal(on_meta.to_empty(device="cpu").projection, fresh)
+    built.at_step(0)
+    built.projection.fill_(torch.nan)
+    built.reset_parameters()
+    assert torch.equal(built.projection, fresh)
+
+
+def gradients(favor, q, k, v, cotangent, **options):
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = linear_attention(*inputs, feature_map=favor, **options)
+    return out, torch.autograd.grad(out, inputs, cotangent.to(out.dtype))
+
+
+@pytest.mark.parametrize("form", ["numerator", "undivided"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("head_dim", "scale"), [(64, 1), (128, 1), (128, 3), (192, 1), (256, 1)])
+def test_float32_is_right_at_the_head_sizes_in_use(head_dim, scale, causal, form):
+    """Normal vectors, times a scale: once whole rows were zero, or their gradients not finite."""
+    favor = FavorFeatures(head_dim)
+    q, k, v = torch.randn(3, 1, 2, 70, head_dim)
+    q, k = q * scale, k * scale
+    cotangent = torch.randn_like(v)
+    exact = [x.double() for x in (q, k, v)]
+    out, ours = gradients(favor, q, k, v, cotangent, causal=causal, form=form)
+    expected, right = gradients(favor, *exact, cotangent, causal=causal, form=form)
+    assert (expected.abs().amax(-1) > 0).all()
+    # exp turns the rounding of its argument into a relative error, and arguments go up to about 90.
+    bound = 100 * torch.finfo(torch.float32).eps * (1 + math.log(favor.num_features))
+    for a, b in zip((out, *ours), (expected, *right), strict=True):
+        assert ((a - b).abs() <= bound * b.abs().amax()).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_features_are_the_kernel_itself_where_nothing_is_divided(head_dim):
+    """``exp(w . q') exp(w . k')`` with both norms, averaged over the draws: no scale is left."""
+    favor = FavorFeatures(head_dim, 300)
+    q, k = torch.randn(2, 5, head_dim, dtype=torch.float64)
+    w = favor.projection.double()
+    q_exponent, k_exponent = (
+        x @ w.mT / head_dim**0.25 - x.square().sum(-1, keepdim=True) / (2 * head_dim**0.5)
+        for x in (q, k)
+    )
+    expected = q_exponent.exp() @ k_exponent.exp().mT / 300
+    torch.testing.assert_close(score(favor, q, k), expected)
+
+
+def test_chunks_and_tokens_share_the_scale_of_the_state_in_float32():
+    favor = FavorFeatures(128)
+    q, k, v = torch.randn(3, 1, 2, 9, 128)
+    whole, last = linear_attention(q, k, v, feature_map=favor, causal=True, return_state=True)
+    state, tokens = None, []
+    for t in range(9):
+        token = [x[:, :, t : t + 1] for x in (q, k, v)]
+        out, state = linear_attention(
+            *token, feature_map=favor, causal=True, state=state, return_state=True
+        )
+        tokens.append(out)
+    torch.testing.assert_close(torch.cat(tokens, 2), whole, rtol=1e-4, atol=1e-5)
+    # A sum of positive terms, so each element is right but for the rounding of its exponents.
+    torch.testing.assert_close(state.key_sum, last.key_sum, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_input_makes_a_gradient_that_is_not_finite(head_dim, causal):
+    """Long queries, and keys that are draws themselves: what any exponent can be at most."""
+    favor = FavorFeatures(head_dim)
+    for size in (1, 5, 20):
+        q, k, v = torch.randn(3, 1, 1, 70, head_dim)
+        rows = torch.randint(favor.num_features, (70,))
+        along = (favor.projection[rows] * head_dim**0.25).expand(1, 1, -1, -1)
+        for keys in (k * size, along, along * torch.arange(70)[:, None].remainder(2) + k * size):
+            out, found = gradients(favor, q * size, keys, v, torch.ones_like(v), causal=causal)
+            assert out.isfinite().all()
+            assert all(each.isfinite().all() for each in found)
+
+
+def test_no_exponent_is_above_thirty():
     favor = FavorFeatures(128, 600)
     worst = favor.projection * 128**0.25  # Each draw as a key: the largest exponent there is.
-    assert favor.keys(worst).isfinite().all()
-    assert favor.keys(worst).max() <= math.exp(40.001)
+    assert favor.keys(worst).max().item() == pytest.approx(math.exp(60), rel=1e-4)
+    assert favor.queries(worst, is_divided=False).max().item() <= 1.0001 / 600
     assert (favor.keys(torch.zeros(1, 128)) > 0).all()
-    assert FavorFeatures(16, 32)._shift() == 0
 
 
 def test_sizes():

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from linear_cases import FORMS, PLAIN_MAPS, draw
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck, gradgradcheck
 
 from rotary import RotaryEmbedding, Rotation
@@ -239,6 +240,21 @@ def test_learnable_tables_get_their_gradient(small_blocks):
     close(angles.grad[3, 1], slope.detach(), 1e-6)
 
 
+@pytest.mark.parametrize("side", ["rotation", "key_rotation"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_learnable_amplitude_gets_its_gradient(causal, side, small_blocks):
+    """The output of the numerator form is linear in the amplitude of either side."""
+    case = draw(batch=1, heads=2, key_heads=1, length=37)
+    tables = case.rotation
+    amplitude = torch.ones(1, 1, 1, dtype=torch.float64, requires_grad=True)
+    scaled = Rotation(tables.cos[None], tables.sin[None], "interleaved", amplitude)
+    rotations = {"rotation": tables, "key_rotation": tables, side: scaled}
+    out = linear_attention(case.q, case.k, case.v, **rotations, causal=causal, chunk_size=2)
+    cotangent = torch.randn_like(out)
+    (slope,) = torch.autograd.grad(out, amplitude, cotangent)
+    close(slope.sum(), (case.dense("numerator", causal=causal) * cotangent).sum())
+
+
 def test_a_custom_map_with_parameters_gets_its_gradient(small_blocks):
     layer = torch.nn.Linear(8, 10).double()
     case = draw()
@@ -391,6 +407,20 @@ def test_denominators_near_zero_stay_finite():
     assert k.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_finite_output_has_finite_gradients_however_small_its_denominator(causal):
+    """Features of exp(-x), down to where their product is no denominator any more."""
+    seen = set()
+    for x in torch.arange(30.0, 50.0, 0.5):
+        q, k = torch.full((2, 1, 1, 8, 16), -x.item()).requires_grad_()
+        v = torch.randn(1, 1, 8, 64)
+        out = linear_attention(q, k, v, causal=causal)
+        assert out.isfinite().all()
+        assert all(each.isfinite().all() for each in torch.autograd.grad(out.sum(), (q, k)))
+        seen.add(bool((out == 0).all()))
+    assert seen == {False, True}
+
+
 def test_cosine_rows_sum_to_one_and_opposite_vectors_are_no_accident():
     q = torch.randn(1, 2, 9, 6)
     ones = torch.ones(1, 2, 9, 1)
@@ -511,3 +541,50 @@ def test_compiled_equals_eager():
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_graph_serves_many_lengths(causal):
+    """One for the first length and one for those of its kind: no length brings its own."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    rope = RotaryEmbedding(head_dim=8)
+
+    def call(q, k, v):
+        rotation = rope(torch.arange(q.shape[-2]), dtype=torch.float64)
+        return linear_attention(q, k, v, rotation=rotation, causal=causal, chunk_size=4)
+
+    compiled = torch.compile(call, fullgraph=True, backend=counter)
+    for length in (9, 14, 21, 30, 51):
+        case = draw(length=length, offset=0)
+        inputs = (case.q, case.k, case.v)
+        out, expected = compiled(*inputs), case.dense("numerator", causal=causal)
+        close(out, expected)
+        cotangent = torch.randn_like(out)
+        ours, right = (torch.autograd.grad(x, inputs, cotangent) for x in (out, expected))
+        for a, b in zip(ours, right, strict=True):
+            close(a, b)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("form", ["numerator", "cosine", "undivided"])
+def test_the_causal_form_is_exported_for_lengths_of_whole_chunks(form):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            rotation = RotaryEmbedding(head_dim=8)(torch.arange(q.shape[-2]), dtype=torch.float64)
+            return linear_attention(
+                q, k, v, rotation=rotation, form=form, causal=True, chunk_size=4
+            )
+
+    def inputs(length):
+        case = draw(length=length, offset=0)
+        return case, tuple(x.detach() for x in (case.q, case.k, case.v))
+
+    lengths = 4 * torch.export.Dim("chunks", min=2, max=64)
+    exported = torch.export.export(Model(), inputs(12)[1], dynamic_shapes=({2: lengths},) * 3)
+    for length in (8, 40, 256):
+        case, tensors = inputs(length)
+        close(exported.module()(*tensors), case.dense(form, causal=True).detach())

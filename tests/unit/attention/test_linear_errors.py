@@ -48,6 +48,10 @@ def attend(qkv, **options):
             {"form": "cosine", "rotation": Rotation(*torch.ones(2, 5, 3), "half", 1.5)},
             "amplitude 1.5",
         ),
+        (
+            {"form": "cosine", "rotation": Rotation(*torch.ones(2, 5, 3), "half", torch.ones(3))},
+            r"an amplitude of shape \(3,\)",
+        ),
     ],
 )
 def test_contradictions(qkv, options, says):
@@ -63,6 +67,9 @@ def test_rotations_that_do_not_fit(qkv):
         attend(qkv, rotation=rope(torch.arange(5)), key_rotation=rope(torch.arange(4)))
     with pytest.raises(ShapeError, match=r"has 4 planes.*head_dim=6"):
         attend(qkv, rotation=RotaryEmbedding(head_dim=8)(torch.arange(5)))
+    q, k, v = qkv
+    with pytest.raises(ShapeError, match=r"1 queries.*are 5 keys.*give key_rotation"):
+        linear_attention(q[:, :, :1], k, v, rotation=rope(torch.tensor([3])))
     partial = RotaryEmbedding(head_dim=4)(torch.arange(5))
     assert attend(qkv, rotation=partial).shape == (2, 4, 5, 6)
 
