@@ -6,7 +6,6 @@ positions, trained on. Weights are taken by name; all of the encoder must be the
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from rotary.errors import RotaryError, RunError
 from rotary.models.roformer import RoFormerConfig
+from rotary.training import checkpoints
 from rotary.training.run_config import ModelOptions
 
 MODEL_TYPES = ("bert", "roformer", "rotary_roformer")
@@ -163,16 +163,11 @@ class Initial:
 
     def record(self) -> dict[str, Any]:
         """What run.toml keeps of it."""
-        digest = hashlib.sha256()
-        for file in _weight_files(self.path):
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
         return {
             "path": str(self.path),
             "model_type": self.model_type,
             "vocab_size": self.vocab_size,
-            "sha256": digest.hexdigest(),
+            "sha256": checkpoints.sha256_of(*_weight_files(self.path)),
         }
 
 
