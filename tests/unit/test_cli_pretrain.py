@@ -373,3 +373,10 @@ def test_a_run_file_that_was_edited_wrongly_is_named(run, tmp_path, capsys):
     message = error_of(capsys, "--output", folder, "--resume")
     assert message.startswith(str(folder / "run.toml"))
     assert message.endswith("model.hidden_size is 'wide'; it must be a whole number.")
+
+
+def test_a_run_file_without_its_record_is_named(run, tmp_path, capsys):
+    text = (run[0] / "run.toml").read_text().split("[record]")[0]
+    (tmp_path / "run.toml").write_text(text)
+    message = error_of(capsys, "--output", tmp_path, "--resume")
+    assert message == f"{tmp_path / 'run.toml'}: this is no run's file: it has no table [record]."

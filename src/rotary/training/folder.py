@@ -125,18 +125,12 @@ class RunFolder:
         Raises:
             RunError: If its run file cannot be read.
         """
-        import sys
-
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-
         path = self.file(RUN_FILE)
         try:
-            text = path.read_text(encoding="utf-8")
-            config = run_file.build(run_file.parse_toml(text, str(path)))
-            record: dict[str, Any] = tomllib.loads(text)[run_file.RECORD]
+            flat, record = run_file.read_run(path.read_text(encoding="utf-8"), str(path))
+            config = run_file.build(flat)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path}: cannot be read as a run's file: {error}") from None
+        if record is None:
+            raise RunError(f"{path}: this is no run's file: it has no table [{run_file.RECORD}].")
         return config, record
