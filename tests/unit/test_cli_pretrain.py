@@ -68,6 +68,7 @@ def test_the_folder_holds_what_the_next_step_needs(run):
         "loss.png",
         "report.md",
         "checkpoints",
+        ".lock",
     }
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "checkpoints").iterdir())) == 2

@@ -88,7 +88,8 @@ def pretrain(
         console: Where progress and results are printed.
 
     Raises:
-        ConfigError, DataError, RunError: One clear message each; nothing was lost.
+        ConfigError, DataError, RunError: One clear message each; nothing was lost. So where another
+            process is writing this run.
     """
     quieten()
     config.check()
@@ -99,7 +100,7 @@ def pretrain(
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
         console = Console(quiet=True)
-    with _numerics(config.training.deterministic):
+    with _numerics(config.training.deterministic), _alone(folder, arguments.process_index == 0):
         checkpoint = _find_checkpoint(folder, mode, console)
         run = _Run(config, folder, arguments, console)
         run.prepare(texts, checkpoint, command)
@@ -125,6 +126,17 @@ def _numerics(is_deterministic: bool) -> Iterator[None]:
         torch.set_flush_denormal(False)
         torch.use_deterministic_algorithms(before)
         torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _alone(folder: RunFolder, is_main: bool) -> Iterator[None]:
+    """One process writes to the folder; a folder without a run is locked when the run begins."""
+    if is_main and folder.holds_run:
+        folder.lock()
+    try:
+        yield
+    finally:
+        folder.unlock()
 
 
 def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
