@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from collections import namedtuple
 
 import pytest
+from safetensors import SafetensorError
 from training_support import TINY, read_events, without_times, write_corpus
 
 from rotary.cli.main import main
@@ -176,6 +178,23 @@ def test_passes_share_a_step_without_changing_it(run, corpus, tmp_path, capsys):
         assert pretrain(corpus, *TINY, *options, "--output", output) == 0
         losses.append([e["loss"] for e in read_events(output) if e["event"] == "step"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "objective", [[], ["--objective", "causal", "--tokenizer", "bytes"]], ids=["masked", "causal"]
+)
+def test_learned_positions_reach_validation_and_the_texts_at_the_end(corpus, tmp_path, objective):
+    """All stages are shorter; the other encodings know no end."""
+    options = ["--model.position_encoding", "learned", "--data.validation_length", 600]
+    assert pretrain(corpus, *TINY, *options, *objective, "--output", tmp_path / "run") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 600
+    options[-1] = 16
+    assert pretrain(corpus, *TINY, *options, *objective, "--output", tmp_path / "short") == 0
+
+
+def test_the_length_of_a_rotary_model_is_that_of_its_longest_stage(run):
+    assert json.loads((run[0] / "config.json").read_text())["max_position_embeddings"] == 32
 
 
 # ---- A folder that holds something
@@ -363,6 +382,60 @@ def test_a_full_disk_says_where_to_go_on(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpoints, "publish", full)
     message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
     assert "step-000000003: no space left on device. Make room, then go on" in message
+
+
+FULL = {
+    "safetensors": (
+        "transformers.modeling_utils.safe_save_file",
+        SafetensorError("Error while serializing: No space left on device (os error 28)"),
+    ),
+    "torch": (
+        "torch.save",
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+    ),
+    "tokenizers": (
+        "transformers.PreTrainedTokenizerFast.save_pretrained",
+        Exception("No space left on device (os error 28)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("library", FULL)
+def test_a_full_disk_is_one_whichever_library_finds_it(
+    library, corpus, tmp_path, capsys, monkeypatch
+):
+    place, error = FULL[library]
+
+    def full(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(place, full)
+    if library == "torch":  # It does not say so; then the disk is asked.
+        with pytest.raises(RuntimeError, match="unexpected pos"):
+            pretrain(corpus, *TINY, "--output", tmp_path / "roomy")
+        capsys.readouterr()
+        monkeypatch.setattr("shutil.disk_usage", lambda path: namedtuple("Usage", "free")(0))
+    output = tmp_path / "run"
+    message = error_of(capsys, corpus, *TINY, "--output", output)
+    assert message == (
+        f"{output}: no space left on device. Make room, then go on from the last whole checkpoint "
+        f"with: rotary pretrain --output {output} --resume"
+    )
+
+
+def test_a_full_disk_at_the_final_weights_is_said_too(corpus, tmp_path, capsys, monkeypatch):
+    from transformers import modeling_utils
+
+    whole = modeling_utils.safe_save_file
+
+    def full(tensors, path, **kwargs):
+        if "writing-model" in str(path):
+            raise FULL["safetensors"][1]
+        whole(tensors, path, **kwargs)
+
+    monkeypatch.setattr(modeling_utils, "safe_save_file", full)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message.startswith(f"{tmp_path / 'run'}: no space left on device.")
 
 
 @pytest.mark.usefixtures("wrong_types")

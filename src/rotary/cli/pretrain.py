@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import errno
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
+from rotary.training.checkpoints import NO_SPACE
 from rotary.training.folder import RUN_FILE, Mode, RunFolder
 from rotary.training.progress import say
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
@@ -100,7 +100,7 @@ def _run(
             console=console,
         )
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in NO_SPACE:
             raise
         raise RunError(
             f"{error.filename or output}: {os.strerror(error.errno).lower()}. Make room, then go "

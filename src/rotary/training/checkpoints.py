@@ -8,6 +8,8 @@ that verifies.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -18,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # What a user can mend, and then go on.
 _NAME = re.compile(r"step-(\d{9})")
 _WRITING = ".writing-"
+_NO_ROOM = 1 << 20  # Bytes; what failed to be written may have left less than itself.
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,27 @@ def _delete(path: Path) -> None:
         shutil.rmtree(doomed)
     path.rename(doomed)
     shutil.rmtree(doomed)
+
+
+@contextlib.contextmanager
+def full_disk_said(folder: Path) -> Iterator[None]:
+    """Make what other libraries raise on a full disk the ``OSError`` that it is.
+
+    safetensors and tokenizers keep the system's number in the text of errors of their own; PyTorch
+    says that a file is not as long as expected, so the disk is asked.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(said[1]) if said else None
+        if isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < _NO_ROOM:
+            number = errno.ENOSPC
+        if number not in NO_SPACE:
+            raise
+        raise OSError(number, os.strerror(number), str(folder)) from error
 
 
 def sha256_of(*paths: Path) -> str:

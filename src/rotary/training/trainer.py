@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from rotary.data.batches import Batch
 from rotary.errors import RunError
 from rotary.training import checkpoints
 from rotary.training.folder import METRICS, RunFolder
@@ -28,7 +29,7 @@ from rotary.training.metrics import MetricsLog, Window, mean
 from rotary.training.progress import Progress
 from rotary.training.run_config import RunConfig, TrainingOptions
 from rotary.training.stages import StageTable
-from rotary.training.task import Batch, Measured, Task
+from rotary.training.task import Measured, Task
 
 WINDOW = "window.json"
 
@@ -205,7 +206,8 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         if self.is_world_process_zero() and staging.exists():
             shutil.rmtree(staging)
         self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
+        with checkpoints.full_disk_said(self.folder.path):
+            super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             inner = staging / f"checkpoint-{step}"
