@@ -197,6 +197,29 @@ def test_the_length_of_a_rotary_model_is_that_of_its_longest_stage(run):
     assert json.loads((run[0] / "config.json").read_text())["max_position_embeddings"] == 32
 
 
+def test_steps_without_a_token_to_predict_have_no_line_and_the_run_ends(tmp_path, capsys):
+    """A vocabulary so small that nearly all words are unknown, which is said."""
+    lines = [{"text": f"number {n} of many words{'' if n % 5 else ' .'}"} for n in range(60)]
+    corpus = tmp_path / "rare.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, lines)))
+    stages = '[{"length":8,"batch":1,"steps":12},{"length":8,"batch":1,"steps":1}]'
+    settings = [*TINY, "--data.vocab_size", 16, "--stages", stages, "--training.log_every", 1]
+    assert pretrain(corpus, *settings, "--output", tmp_path / "run") == 0
+    out = capsys.readouterr().out
+    assert "97% of the tokens are unknown to the vocabulary, and nothing is learnt from them" in out
+    assert "│     2 │      8 │     1 │     1 │     - │        - │" in out
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "NaN" not in text  # Which is not JSON.
+    events = [json.loads(line) for line in text.splitlines()]
+    steps = [event["step"] for event in events if event["event"] == "step"]
+    assert steps == [5, 8, 11]
+    assert [event["loss"] for event in events if event["event"] == "stage"][1] is None
+
+
+def test_a_corpus_with_a_vocabulary_of_its_own_has_no_note(run):
+    assert "unknown to the vocabulary" not in run[1]
+
+
 # ---- A folder that holds something
 
 
