@@ -82,6 +82,8 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
     assert err == ""
     for piece in (
         "stage 1/3 (16 x 4)  step 6/6  loss ",
+        "validation at step 5  loss ",
+        "validation at step 14  loss ",
         " tokens/s  took 0:0",
         "│     3 │     24 │     4 │     4 │",
         "validation        loss  ",

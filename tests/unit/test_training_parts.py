@@ -168,7 +168,7 @@ def test_a_picture_passes_over_what_was_not_measured():
     assert images[0] == images[1]
 
 
-def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
+def test_progress_is_live_on_a_terminal_with_validation_above_it():
     import io
 
     from rich.console import Console
@@ -180,6 +180,7 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
     with Progress(stages, console) as progress:
         progress.measured(line)
         progress.stepped(1, StageTable(stages).places[0], 2.0)
+        progress.evaluated({"step": 1000, "loss": 5.25, "accuracy": 0.5})
     shown = file.getvalue()
     for piece in (
         "stage 1/1 (64 x 8)",
@@ -188,8 +189,6 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
         "accuracy 0.250",
         "1,234 tokens/s",
         "0:06 left",
+        "validation at step 1,000  loss 5.250  accuracy 0.500\n",
     ):
         assert piece in shown
-    with Progress(stages, None) as silent:
-        silent.measured(line)
-        silent.stepped(4, StageTable(stages).places[0], 2.0)
