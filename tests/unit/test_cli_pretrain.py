@@ -328,7 +328,9 @@ SETTINGS = {
     "'linear', 'cosine'. Did you mean 'linear'?",
     "--objective casual": "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean "
     "'causal'?",
-    "--seed -1": "seed is -1; it must be 0 or more.",
+    "--seed -1": "seed is -1; it must be from 0 to 4294967295.",
+    "--seed 4294967296": "seed is 4294967296; it must be from 0 to 4294967295.",
+    "caf\udce9": "the argument 'caf\\udce9' is not UTF-8.",
     "--stages []": "stages is empty; give at least one {length, batch, steps}.",
     "--stages [{length:3}]": "stages: expected a list of stages with three whole numbers each, "
     'such as [{"length":64,"batch":64,"steps":100}].',

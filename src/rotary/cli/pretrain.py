@@ -17,6 +17,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
+from rotary.cli.arguments import check_utf8
 from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
 from rotary.training.checkpoints import NO_SPACE
@@ -54,6 +55,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
+    check_utf8(arguments)  # They are kept in run.toml.
     config_name = _value_of("--config", arguments)
     base = _base_config(config_name, _value_of("--init", arguments))
     output = _value_of("--output", arguments) or "runs/pretrain"
