@@ -272,6 +272,11 @@ def test_resume_refuses_other_settings_and_names_them(run, capsys):
     assert "training.learning_rate was 0.01 and is 0.02 now; seed was 0 and is 5 now" in message
 
 
+def test_resume_takes_another_number_of_workers(run, capsys):
+    assert pretrain("--output", run[0], "--resume", "--training.workers", 1) == 0
+    assert "this run is finished" in capsys.readouterr().out
+
+
 def test_resume_refuses_another_text(run, tmp_path, capsys):
     import shutil
 

@@ -306,7 +306,8 @@ def _check_same_config(stored: RunConfig, config: RunConfig, output: str) -> Non
     changed = [
         f"{key} was {_shown(before[key])} and is {_shown(now[key])} now"
         for key in before
-        if before[key] != now[key]
+        # Workers change no batch, and another machine may not have as many.
+        if before[key] != now[key] and key != "training.workers"
     ]
     if changed:
         raise RunError(

@@ -117,7 +117,8 @@ class TrainingOptions:
         checkpoint_every: Steps between checkpoints (0: at the end of a stage only).
         keep_checkpoints: How many checkpoints are kept.
         log_every: Steps averaged in a line of metrics.jsonl.
-        workers: Processes that prepare batches (0: the training process itself).
+        workers: Processes that prepare batches (0: the training process itself), at most four for
+            each CPU; a resumed run may have others.
         deterministic: Only algorithms that give the same bits each time; a run is then repeatable.
     """
 
