@@ -387,6 +387,24 @@ def test_a_loss_that_is_not_a_number_is_said_with_the_step(corpus, tmp_path, cap
     assert "Try a lower training.learning_rate" in message
 
 
+def test_a_validation_loss_that_is_not_a_number_is_said_too(corpus, tmp_path, capsys, monkeypatch):
+    """The weights may be spoiled by the very step that is validated."""
+    import dataclasses
+
+    from rotary.training.task import LanguageModeling
+
+    whole = LanguageModeling.measure
+
+    def spoiled(self, model, batch):
+        measured = whole(self, model, batch)
+        factor = 1.0 if model.training else float("nan")
+        return dataclasses.replace(measured, loss=measured.loss * factor)
+
+    monkeypatch.setattr(LanguageModeling, "measure", spoiled)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message.startswith("the loss is nan at step 5. Try a lower training.learning_rate")
+
+
 def test_help_lists_every_setting(capsys):
     from rotary.training.run_file import config_keys
 
