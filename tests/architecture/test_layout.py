@@ -1,8 +1,11 @@
 """The shape of the library: small files, a small public surface, nothing loaded in secret."""
 
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+
+import rotary.data
 
 SOURCE = Path(__file__).parents[2] / "src" / "rotary"
 
@@ -19,3 +22,8 @@ def test_import_loads_none_of_the_heavy_packages():
     assert (
         loaded & {"transformers", "tokenizers", "datasets", "matplotlib", "rich", "triton"} == set()
     )
+
+
+def test_every_module_of_data_is_in_its_overview():
+    modules = {module.name for module in pkgutil.iter_modules(rotary.data.__path__)}
+    assert set(rotary.data.__doc__.split("``")) >= modules

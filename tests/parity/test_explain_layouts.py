@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rotary.cli.explain import HALF, INTERLEAVED
+from rotary.theory.model_config import HALF, INTERLEAVED
 
 PAIRED = (r"::2\]", r"rotate_every_two", r"view_as_complex", r"unflatten\(-1, \(-1, 2\)\)")
 SPLIT = (r"shape\[-1\] // 2", r"chunk\(\w+, 2, dim=-1\)", r"\.chunk\(2, dim=-1\)")

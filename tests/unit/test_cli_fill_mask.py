@@ -57,6 +57,7 @@ def test_what_is_wrong_is_one_line(folder, tmp_path, capsys):
     for arguments, expected in [
         ((folder, "no mask here"), "there is no [MASK] in the text 'no mask here'"),
         ((tmp_path / "nowhere", "[MASK]"), "there is no such folder"),
+        ((folder, "caf\udce9 [MASK]"), "the argument 'caf\\udce9 [MASK]' is not UTF-8"),
         ((tmp_path, "[MASK]"), "there is no model in this folder: config.json is missing."),
     ]:
         assert main(["fill-mask", *map(str, arguments)]) == 2
@@ -74,3 +75,26 @@ def test_a_damaged_model_is_one_line(folder, tmp_path, capsys):
     weights.write_bytes(weights.read_bytes()[:1000])
     assert main(["fill-mask", str(tmp_path / "model"), "[MASK]"]) == 2
     assert "its model cannot be loaded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("top", ["0", "x", "-1"])
+def test_top_is_a_whole_number(folder, capsys, top):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fill-mask", folder, "[MASK]", "--top", top])
+    assert stopped.value.code == 2
+    assert f"argument --top: {top!r} is not a whole number, 1 or more" in capsys.readouterr().err
+
+
+def test_special_tokens_are_no_guesses(folder, capsys):
+    """However sure the model is of them, and however many guesses are wanted."""
+    from rotary.training.guesses import fill_mask, load_model
+
+    model, tokenizer = load_model(folder)
+    with torch.no_grad():
+        model.cls.predictions.bias[tokenizer.all_special_ids] = 20.0
+    guesses = fill_mask(model, tokenizer, "The [MASK] returns", top=10_000)[0]
+    assert {guess.token for guess in guesses} == (
+        set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    )
+    assert guesses[0].token == "tree"
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)

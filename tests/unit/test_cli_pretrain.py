@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from collections import namedtuple
 
 import pytest
+from safetensors import SafetensorError
 from training_support import TINY, read_events, without_times, write_corpus
 
 from rotary.cli.main import main
@@ -68,6 +70,7 @@ def test_the_folder_holds_what_the_next_step_needs(run):
         "loss.png",
         "report.md",
         "checkpoints",
+        ".lock",
     }
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "checkpoints").iterdir())) == 2
@@ -79,6 +82,8 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
     assert err == ""
     for piece in (
         "stage 1/3 (16 x 4)  step 6/6  loss ",
+        "validation at step 5  loss ",
+        "validation at step 14  loss ",
         " tokens/s  took 0:0",
         "│     3 │     24 │     4 │     4 │",
         "validation        loss  ",
@@ -177,6 +182,46 @@ def test_passes_share_a_step_without_changing_it(run, corpus, tmp_path, capsys):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "objective", [[], ["--objective", "causal", "--tokenizer", "bytes"]], ids=["masked", "causal"]
+)
+def test_learned_positions_reach_validation_and_the_texts_at_the_end(corpus, tmp_path, objective):
+    """All stages are shorter; the other encodings know no end."""
+    options = ["--model.position_encoding", "learned", "--data.validation_length", 600]
+    assert pretrain(corpus, *TINY, *options, *objective, "--output", tmp_path / "run") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 600
+    options[-1] = 16
+    assert pretrain(corpus, *TINY, *options, *objective, "--output", tmp_path / "short") == 0
+
+
+def test_the_length_of_a_rotary_model_is_that_of_its_longest_stage(run):
+    assert json.loads((run[0] / "config.json").read_text())["max_position_embeddings"] == 32
+
+
+def test_steps_without_a_token_to_predict_have_no_line_and_the_run_ends(tmp_path, capsys):
+    """A vocabulary so small that nearly all words are unknown, which is said."""
+    lines = [{"text": f"number {n} of many words{'' if n % 5 else ' .'}"} for n in range(60)]
+    corpus = tmp_path / "rare.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, lines)))
+    stages = '[{"length":8,"batch":1,"steps":12},{"length":8,"batch":1,"steps":1}]'
+    settings = [*TINY, "--data.vocab_size", 16, "--stages", stages, "--training.log_every", 1]
+    assert pretrain(corpus, *settings, "--output", tmp_path / "run") == 0
+    out = capsys.readouterr().out
+    assert "97% of the tokens are unknown to the vocabulary, and nothing is learnt from them" in out
+    assert "│     2 │      8 │     1 │     1 │     - │        - │" in out
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "NaN" not in text  # Which is not JSON.
+    events = [json.loads(line) for line in text.splitlines()]
+    steps = [event["step"] for event in events if event["event"] == "step"]
+    assert steps == [5, 8, 11]
+    assert [event["loss"] for event in events if event["event"] == "stage"][1] is None
+
+
+def test_a_corpus_with_a_vocabulary_of_its_own_has_no_note(run):
+    assert "unknown to the vocabulary" not in run[1]
+
+
 # ---- A folder that holds something
 
 
@@ -225,6 +270,11 @@ def test_resume_refuses_other_settings_and_names_them(run, capsys):
         capsys, "--output", run[0], "--resume", "--seed", 5, "--training.learning_rate", 0.02
     )
     assert "training.learning_rate was 0.01 and is 0.02 now; seed was 0 and is 5 now" in message
+
+
+def test_resume_takes_another_number_of_workers(run, capsys):
+    assert pretrain("--output", run[0], "--resume", "--training.workers", 1) == 0
+    assert "this run is finished" in capsys.readouterr().out
 
 
 def test_resume_refuses_another_text(run, tmp_path, capsys):
@@ -283,7 +333,9 @@ SETTINGS = {
     "'linear', 'cosine'. Did you mean 'linear'?",
     "--objective casual": "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean "
     "'causal'?",
-    "--seed -1": "seed is -1; it must be 0 or more.",
+    "--seed -1": "seed is -1; it must be from 0 to 4294967295.",
+    "--seed 4294967296": "seed is 4294967296; it must be from 0 to 4294967295.",
+    "caf\udce9": "the argument 'caf\\udce9' is not UTF-8.",
     "--stages []": "stages is empty; give at least one {length, batch, steps}.",
     "--stages [{length:3}]": "stages: expected a list of stages with three whole numbers each, "
     'such as [{"length":64,"batch":64,"steps":100}].',
@@ -335,6 +387,24 @@ def test_a_loss_that_is_not_a_number_is_said_with_the_step(corpus, tmp_path, cap
     assert "Try a lower training.learning_rate" in message
 
 
+def test_a_validation_loss_that_is_not_a_number_is_said_too(corpus, tmp_path, capsys, monkeypatch):
+    """The weights may be spoiled by the very step that is validated."""
+    import dataclasses
+
+    from rotary.training.task import LanguageModeling
+
+    whole = LanguageModeling.measure
+
+    def spoiled(self, model, batch):
+        measured = whole(self, model, batch)
+        factor = 1.0 if model.training else float("nan")
+        return dataclasses.replace(measured, loss=measured.loss * factor)
+
+    monkeypatch.setattr(LanguageModeling, "measure", spoiled)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message.startswith("the loss is nan at step 5. Try a lower training.learning_rate")
+
+
 def test_help_lists_every_setting(capsys):
     from rotary.training.run_file import config_keys
 
@@ -364,6 +434,60 @@ def test_a_full_disk_says_where_to_go_on(corpus, tmp_path, capsys, monkeypatch):
     assert "step-000000003: no space left on device. Make room, then go on" in message
 
 
+FULL = {
+    "safetensors": (
+        "transformers.modeling_utils.safe_save_file",
+        SafetensorError("Error while serializing: No space left on device (os error 28)"),
+    ),
+    "torch": (
+        "torch.save",
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+    ),
+    "tokenizers": (
+        "transformers.PreTrainedTokenizerFast.save_pretrained",
+        Exception("No space left on device (os error 28)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("library", FULL)
+def test_a_full_disk_is_one_whichever_library_finds_it(
+    library, corpus, tmp_path, capsys, monkeypatch
+):
+    place, error = FULL[library]
+
+    def full(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(place, full)
+    if library == "torch":  # It does not say so; then the disk is asked.
+        with pytest.raises(RuntimeError, match="unexpected pos"):
+            pretrain(corpus, *TINY, "--output", tmp_path / "roomy")
+        capsys.readouterr()
+        monkeypatch.setattr("shutil.disk_usage", lambda path: namedtuple("Usage", "free")(0))
+    output = tmp_path / "run"
+    message = error_of(capsys, corpus, *TINY, "--output", output)
+    assert message == (
+        f"{output}: no space left on device. Make room, then go on from the last whole checkpoint "
+        f"with: rotary pretrain --output {output} --resume"
+    )
+
+
+def test_a_full_disk_at_the_final_weights_is_said_too(corpus, tmp_path, capsys, monkeypatch):
+    from transformers import modeling_utils
+
+    whole = modeling_utils.safe_save_file
+
+    def full(tensors, path, **kwargs):
+        if "writing-model" in str(path):
+            raise FULL["safetensors"][1]
+        whole(tensors, path, **kwargs)
+
+    monkeypatch.setattr(modeling_utils, "safe_save_file", full)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message.startswith(f"{tmp_path / 'run'}: no space left on device.")
+
+
 @pytest.mark.usefixtures("wrong_types")
 def test_a_run_file_that_was_edited_wrongly_is_named(run, tmp_path, capsys):
     folder = tmp_path / "run"
@@ -373,3 +497,10 @@ def test_a_run_file_that_was_edited_wrongly_is_named(run, tmp_path, capsys):
     message = error_of(capsys, "--output", folder, "--resume")
     assert message.startswith(str(folder / "run.toml"))
     assert message.endswith("model.hidden_size is 'wide'; it must be a whole number.")
+
+
+def test_a_run_file_without_its_record_is_named(run, tmp_path, capsys):
+    text = (run[0] / "run.toml").read_text().split("[record]")[0]
+    (tmp_path / "run.toml").write_text(text)
+    message = error_of(capsys, "--output", tmp_path, "--resume")
+    assert message == f"{tmp_path / 'run.toml'}: this is no run's file: it has no table [record]."

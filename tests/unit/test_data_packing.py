@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rotary.data.packing import PackedRows, pack, tokenize_documents
 from rotary.data.text import Document
 from rotary.data.vocabulary import train_wordpiece
-from rotary.errors import ConfigError, DataError
+from rotary.errors import ConfigError
 
 DOCUMENTS = [Document(str(n), f"turn {n} and " * (n + 1) + "[SEP] [MASK]") for n in range(7)]
 
@@ -117,29 +117,15 @@ def test_tokens_are_those_of_the_text_and_its_special_tokens_are_plain_text(toke
     assert tokenizer("[MASK]")["input_ids"] == [2, 4, 3]
 
 
-def test_many_chunks_and_a_file_give_the_same_rows(tokenizer, tmp_path, monkeypatch):
+def test_many_chunks_give_the_same_rows(tokenizer, monkeypatch):
     documents = [*DOCUMENTS, Document("nothing", "\u200b")]
     whole = tokenize_documents(documents, tokenizer)
     monkeypatch.setattr("rotary.data.packing._CHARACTERS_AT_ONCE", 60)
     chunks = tokenize_documents(documents, tokenizer)
-    on_disk = tokenize_documents(documents, tokenizer, cache_dir=tmp_path / "cache")
-    again = tokenize_documents(documents, tokenizer, cache_dir=tmp_path / "cache")
     assert chunks.data.column("input_ids").num_chunks > 2
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    assert on_disk.cache_files == again.cache_files != []
     selected = datasets.concatenate_datasets([whole, whole]).select(range(8, 16))
     expected = PackedRows(whole, tokenizer, 16).assemble(np.array([2, 0, 1]))
-    for tokens in (chunks, on_disk, selected):
+    for tokens in (chunks, selected):
         assert tokens["input_ids"][:] == whole["input_ids"][:]
         got = PackedRows(tokens, tokenizer, 16).assemble(np.array([2, 0, 1]))
         assert all(np.array_equal(one, other) for one, other in zip(got, expected, strict=True))
-
-
-def test_a_failed_write_leaves_nothing_behind(tokenizer, tmp_path):
-    def documents():
-        yield DOCUMENTS[0]
-        raise DataError("broken")
-
-    with pytest.raises(DataError, match="broken"):
-        tokenize_documents(documents(), tokenizer, cache_dir=tmp_path)
-    assert list(tmp_path.iterdir()) == []

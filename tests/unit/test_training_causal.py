@@ -284,6 +284,13 @@ def test_any_prompt_is_kept_and_none_is_needed(run, capsys):
     assert len(generate(capsys, run[0], "", "--max-new-tokens", 20)) > 0
 
 
+@pytest.mark.parametrize(
+    "option", ["--temperature=1e-6", "--temperature=1e6", f"--seed={2**64 - 1}"]
+)
+def test_the_ends_of_what_is_accepted_work(run, capsys, option):
+    assert generate(capsys, run[0], "The ", "--max-new-tokens", 3, option).startswith("The ")
+
+
 def test_a_masked_byte_model_fills_masks(tmp_path, capsys):
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     arguments = [corpus, *TINY, "--tokenizer", "bytes", "--output", str(tmp_path / "run")]

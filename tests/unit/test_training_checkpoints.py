@@ -1,6 +1,7 @@
 """A checkpoint is whole or not there, and one flipped bit is found."""
 
 import os
+import shutil
 
 import pytest
 
@@ -93,6 +94,36 @@ def test_a_step_can_be_written_again(tmp_path):
     path = make(tmp_path, 1, b"new")
     assert (path / "model.bin").read_bytes() == b"new"
     assert checkpoints.verify(path) is None
+
+
+@pytest.mark.parametrize(
+    "deletes",
+    [
+        lambda folder: make(folder, 1, b"new"),
+        lambda folder: checkpoints.prune(folder, keep=0),
+        checkpoints.remove_all,
+    ],
+    ids=["publish", "prune", "remove_all"],
+)
+def test_a_kill_while_deleting_leaves_nothing_that_looks_like_a_checkpoint(
+    tmp_path, monkeypatch, deletes
+):
+    make(tmp_path, 1, b"old")
+
+    def killed(path):
+        (path / "model.bin").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            deletes(tmp_path)
+    assert not list(tmp_path.glob("step-*"))
+    # What was left is no obstacle for the next one.
+    for step in (2, 3):
+        checkpoints.publish(make(tmp_path, step), checkpoints.checkpoint_path(tmp_path, 1))
+    checkpoints.remove_all(tmp_path)
+    assert not tmp_path.exists()
 
 
 def test_a_file_is_replaced_whole(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Run configs: checked as a whole, read from TOML and written back, shipped with the package."""
 
+import os
+
 import pytest
 
 from rotary.errors import ConfigError
@@ -83,11 +85,27 @@ def test_every_problem_is_named_at_once():
     with pytest.raises(ConfigError) as caught:
         config.check()
     assert str(caught.value) == (
-        "seed is -1; it must be 0 or more. "
         "data.mask_fraction is 1.0; it must be above 0 and below 1. "
         "training.learning_rate is 0.0; it must be above 0. "
+        "seed is -1; it must be from 0 to 4294967295. "
         "stages[0].batch is 0; it must be at least 1. "
         "objective is 'casual'; accepted are 'masked', 'causal'. Did you mean 'causal'?"
+    )
+
+
+def test_seeds_and_workers_have_an_upper_end():
+    """Nothing is started with them: NumPy takes no larger seed, and no machine more workers."""
+    stages, most = (Stage(64, 8, 10),), 4 * os.cpu_count()
+    training = TrainingOptions(workers=most, warmup_steps=0)
+    RunConfig(stages=stages, seed=2**32 - 1, training=training).check()
+    more = RunConfig(
+        stages=stages, seed=2**32, training=TrainingOptions(workers=most + 1, warmup_steps=0)
+    )
+    with pytest.raises(ConfigError) as caught:
+        more.check()
+    assert str(caught.value) == (
+        "seed is 4294967296; it must be from 0 to 4294967295. "
+        f"training.workers is {most + 1}; it must be from 0 to {most} here."
     )
 
 

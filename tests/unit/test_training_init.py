@@ -7,7 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from training_support import TINY, run_in_child, write_corpus
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+)
 
 from rotary.cli.main import main
 from rotary.data.vocabulary import train_wordpiece
@@ -131,6 +138,26 @@ def test_old_names_bare_encoders_and_other_heads(bert, tokenizer, tmp_path):
     assert full.load_into(own(RoFormerForCausalLM, is_decoder=True))
 
 
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (BertForSequenceClassification, "its pooler, its classifier.bias, its classifier.weight"),
+        (BertForQuestionAnswering, "its qa_outputs.bias, its qa_outputs.weight"),
+    ],
+)
+def test_heads_of_other_tasks_are_left_out_by_the_names_in_the_file(
+    tokenizer, tmp_path, cls, names
+):
+    folder = make(cls, tmp_path / "bert", tokenizer)
+    model = own()
+    assert read_initial(folder).load_into(model) == (
+        f"left out: its 64 absolute positions, {names}; "
+        "it has no language-model head, so that starts at random"
+    )
+    encoder = cls.from_pretrained(folder).bert.encoder.layer[1].output.dense.weight
+    assert torch.equal(model.roformer.encoder.layer[1].output.dense.weight, encoder)
+
+
 def test_a_roformer_of_ours_is_taken_whole(tmp_path):
     saved = own(norm_position="pre", position_encoding="rotary", rotary_layout="half")
     saved.save_pretrained(tmp_path)
@@ -176,7 +203,7 @@ WEIGHTS = {
         "bert.encoder.layer.1.attention.self.query.bias"
     ),
     "missing: cls.predictions.transform.dense.bias": drop("cls.predictions.transform.dense.bias"),
-    "without a place: roformer.encoder.layer.0.extra": lambda weights: weights.update(
+    "without a place: bert.encoder.layer.0.extra": lambda weights: weights.update(
         {"bert.encoder.layer.0.extra": torch.zeros(2)}
     ),
     "roformer.embeddings.word_embeddings.weight (9, 16), here (123, 16)": lambda weights: (

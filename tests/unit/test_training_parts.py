@@ -1,6 +1,7 @@
 """What the trainer is made of: batches over stages, parts for processes, metrics, picture."""
 
 import json
+import math
 import signal
 
 import pytest
@@ -98,6 +99,14 @@ def test_a_window_is_a_mean_over_tokens_and_begins_anew():
     assert Window(**json.loads(json.dumps(window.state()))) == window
 
 
+def test_a_window_without_a_prediction_gives_no_line_and_begins_anew():
+    window = Window()
+    window.add(loss=0.0, correct=0.0, count=0.0, tokens=20.0)
+    window.count_step(0.5)
+    assert window.take(step=1, stage=1, learning_rate=0.1) is None
+    assert (window.steps, window.tokens, window.seconds, window.total_tokens) == (0, 0, 0, 20)
+
+
 def test_a_stage_is_summed_up_over_its_last_fifth(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.start()
@@ -149,7 +158,17 @@ def test_the_same_run_gives_the_same_picture():
     assert picture.draw(EVENTS, places, ("unigram", 5.9), "title") != images[0]
 
 
-def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
+def test_a_picture_passes_over_what_was_not_measured():
+    places = StageTable([Stage(64, 8, 20), Stage(128, 4, 18)]).places
+    empty = {"event": "step", "step": 19, "loss": math.nan, "accuracy": math.nan}
+    images = [
+        picture.draw(events, places, ("unigram", 6.2), "title")
+        for events in (EVENTS, [*EVENTS, empty])
+    ]
+    assert images[0] == images[1]
+
+
+def test_progress_is_live_on_a_terminal_with_validation_above_it():
     import io
 
     from rich.console import Console
@@ -161,6 +180,7 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
     with Progress(stages, console) as progress:
         progress.measured(line)
         progress.stepped(1, StageTable(stages).places[0], 2.0)
+        progress.evaluated({"step": 1000, "loss": 5.25, "accuracy": 0.5})
     shown = file.getvalue()
     for piece in (
         "stage 1/1 (64 x 8)",
@@ -169,8 +189,6 @@ def test_progress_is_live_on_a_terminal_and_silent_on_other_processes():
         "accuracy 0.250",
         "1,234 tokens/s",
         "0:06 left",
+        "validation at step 1,000  loss 5.250  accuracy 0.500\n",
     ):
         assert piece in shown
-    with Progress(stages, None) as silent:
-        silent.measured(line)
-        silent.stepped(4, StageTable(stages).places[0], 2.0)

@@ -1,21 +1,25 @@
 """A run that was killed and resumed ends exactly as one that was not."""
 
 import json
+import os
 import shutil
 import signal
+import time
 
 import pytest
 from training_support import (
     MOMENTS,
     TINY,
     TOTAL_STEPS,
+    end_of_child,
     read_events,
     run_in_child,
+    start_child,
     without_times,
     write_corpus,
 )
 
-KILLS = [moment for moment in MOMENTS if moment not in ("Ctrl-C", "SIGTERM")]
+KILLS = [moment for moment in MOMENTS if moment not in ("Ctrl-C", "SIGTERM", "paused")]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,27 @@ def test_a_polite_signal_leaves_a_checkpoint_and_says_how_to_resume(whole, tmp_p
     assert got == 0
     assert "resuming from checkpoint step-000000008, which verifies" in said
     assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_a_second_process_on_a_run_is_refused_and_the_first_is_undisturbed(whole, tmp_path):
+    undisturbed, arguments = whole
+    run = tmp_path / "run"
+    first = start_child([*arguments, "--output", str(run)], "paused")
+    try:
+        patience = time.monotonic() + 120
+        while not (run / "checkpoints" / "step-000000006").exists():
+            assert time.monotonic() < patience
+            time.sleep(0.05)
+        for more in (["--resume"], [*arguments, "--overwrite"]):
+            code, said = run_in_child([*more, "--output", str(run)])
+            assert code == 2
+            assert f"--output {run}: another process is writing this run" in said
+            assert len(said.splitlines()) == 1
+    finally:
+        os.kill(first[0].pid, signal.SIGCONT)
+    code, said = end_of_child(*first)
+    assert code == 0, said
+    assert_same_run(run, undisturbed)
 
 
 def test_a_damaged_checkpoint_is_passed_over_aloud(whole, tmp_path):

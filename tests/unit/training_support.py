@@ -57,10 +57,19 @@ _FORKSERVER.set_forkserver_preload(["rotary.training.pretraining", "rotary.cli.p
 
 def run_in_child(arguments, moment=None):
     """Run `rotary pretrain` in another process; return its exit code and its output."""
+    return end_of_child(*start_child(arguments, moment))
+
+
+def start_child(arguments, moment=None):
+    """Begin `rotary pretrain` in another process; :func:`end_of_child` waits for it."""
     receive, send = _FORKSERVER.Pipe(duplex=False)
     child = _FORKSERVER.Process(target=_child, args=(arguments, moment, send))
     child.start()
     send.close()
+    return child, receive
+
+
+def end_of_child(child, receive):
     try:
         output = receive.recv()
     except EOFError:  # Killed before it could say anything.
@@ -164,6 +173,7 @@ MOMENTS = {
     "in a line of metrics": _in_a_line,
     "before the final weights": _before("rotary.training.folder", "RunFolder.adopt", 2),
     "before the report": _before("rotary.training.report", "markdown", 1),
+    "paused": _at_step(8, signal.SIGSTOP),
     "Ctrl-C": _at_step(8, signal.SIGINT),
     "SIGTERM": _at_step(8, signal.SIGTERM),
 }

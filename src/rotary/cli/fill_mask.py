@@ -7,6 +7,8 @@ import argparse
 from rich.console import Console
 from rich.text import Text
 
+from rotary.cli.arguments import check_utf8, whole_number
+
 
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
@@ -16,7 +18,8 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("folder", metavar="DIR", help="Folder of the run.")
     parser.add_argument("text", metavar="TEXT", help='Text with one "[MASK]" or more.')
-    parser.add_argument("--top", type=_positive, default=5, metavar="N", help="Guesses [5].")
+    parser.add_argument("--top", type=whole_number(1), default=5, metavar="N", help="Guesses [5].")
+    check_utf8(arguments)
     parsed = parser.parse_args(arguments)
 
     from rotary.training.guesses import fill_mask, load_model
@@ -42,10 +45,3 @@ def main(arguments: list[str]) -> int:
             line.append(after)
             console.print(line, soft_wrap=True)
     return 0
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import errno
 import os
 import re
 import shlex
@@ -18,8 +17,10 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
+from rotary.cli.arguments import check_utf8
 from rotary.errors import ConfigError, RunError, nearest, one_of
 from rotary.training import run_file
+from rotary.training.checkpoints import NO_SPACE
 from rotary.training.folder import RUN_FILE, Mode, RunFolder
 from rotary.training.progress import say
 from rotary.training.run_config import SECTIONS, RunConfig, Stage
@@ -54,6 +55,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
+    check_utf8(arguments)  # They are kept in run.toml.
     config_name = _value_of("--config", arguments)
     base = _base_config(config_name, _value_of("--init", arguments))
     output = _value_of("--output", arguments) or "runs/pretrain"
@@ -100,7 +102,7 @@ def _run(
             console=console,
         )
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in NO_SPACE:
             raise
         raise RunError(
             f"{error.filename or output}: {os.strerror(error.errno).lower()}. Make room, then go "
@@ -304,7 +306,8 @@ def _check_same_config(stored: RunConfig, config: RunConfig, output: str) -> Non
     changed = [
         f"{key} was {_shown(before[key])} and is {_shown(now[key])} now"
         for key in before
-        if before[key] != now[key]
+        # Workers change no batch, and another machine may not have as many.
+        if before[key] != now[key] and key != "training.workers"
     ]
     if changed:
         raise RunError(

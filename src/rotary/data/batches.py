@@ -107,10 +107,6 @@ class TrainingBatches:
             return self._orders[epoch]
         return permutation(len(self.rows), seed=self.seed, purpose="order", epoch=epoch)
 
-    def epoch(self, step: int) -> float:
-        """How many times the rows were seen before this step, for instance 1.5."""
-        return step * self.batch_size / len(self.rows)
-
 
 class ValidationBatches:
     """Every row once, in order, with masks that never change; the last batch may be smaller.

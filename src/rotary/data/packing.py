@@ -8,12 +8,8 @@ is dropped, none is there twice.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -32,21 +28,16 @@ _CHARACTERS_AT_ONCE = 4_000_000  # Tokens are Python integers for a moment; this
 
 
 def tokenize_documents(
-    documents: Iterable[Document],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    cache_dir: str | os.PathLike[str] | None = None,
+    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase
 ) -> datasets.Dataset:
     """Turn documents into token ids, without special tokens; what looks like one is plain text.
 
     Args:
         documents: Any number; they are read once, so an iterator will do.
         tokenizer: Of Hugging Face.
-        cache_dir: Where to write the tokens, for a corpus larger than memory: the data set is then
-            a memory-mapped file, named by its content. By default they are kept in memory.
 
     Returns:
-        A data set with the column ``input_ids`` (lists of int32), a row for each document.
+        A data set in memory with the column ``input_ids`` (lists of int32), a row a document.
 
     Example:
         >>> from rotary.data.vocabulary import train_wordpiece
@@ -56,24 +47,7 @@ def tokenize_documents(
         [3, 1]
     """
     batches = (_tokenize(texts, tokenizer) for texts in _some_at_once(documents))
-    if cache_dir is None:
-        return datasets.Dataset(pa.Table.from_batches(batches, schema=_SCHEMA))
-    folder = Path(cache_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    handle, unfinished = tempfile.mkstemp(dir=folder, suffix=".unfinished")
-    try:
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
-            for batch in batches:
-                digest.update(batch.column(0).value_lengths().to_numpy())
-                digest.update(batch.column(0).flatten().to_numpy())
-                writer.write_batch(batch)
-        path = folder / f"tokens-{digest.hexdigest()[:16]}.arrow"
-        os.replace(unfinished, path)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
-    return datasets.Dataset.from_file(str(path))
+    return datasets.Dataset(pa.Table.from_batches(batches, schema=_SCHEMA))
 
 
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32()))])

@@ -2,11 +2,14 @@
 
 A checkpoint is a folder ``step-000000123``. While it is written it is called ``.writing-...``; its
 manifest lists the size and the SHA-256 of every file; the rename that gives it its name comes last.
-So a kill at any moment leaves either no checkpoint or one that verifies.
+What is deleted loses its name first. So a kill at any moment leaves either no checkpoint or one
+that verifies.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -17,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # What a user can mend, and then go on.
 _NAME = re.compile(r"step-(\d{9})")
 _WRITING = ".writing-"
+_NO_ROOM = 1 << 20  # Bytes; what failed to be written may have left less than itself.
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def publish(staging: Path, target: Path) -> None:
     for folder in {path.parent for path in _files(staging)}:
         _sync(folder)
     if target.exists():  # From an earlier run of the same step; its content may be damaged.
-        shutil.rmtree(target)
+        _delete(target)
     staging.rename(target)
     _sync(target.parent)
 
@@ -104,10 +109,7 @@ def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what an interrupted writing left."""
     found = sorted(_named(folder), key=lambda item: -item[1])
     for path, _ in found[keep:]:
-        # Renamed first: half a deleted folder must not look like a checkpoint.
-        doomed = path.with_name(f"{_WRITING}old-{path.name}")
-        path.rename(doomed)
-        shutil.rmtree(doomed)
+        _delete(path)
     clear_unfinished(folder)
 
 
@@ -123,17 +125,48 @@ def remove_all(folder: Path) -> None:
     """Delete every checkpoint; the folder too, if nothing else is in it."""
     clear_unfinished(folder)
     for path, _ in list(_named(folder)):
-        shutil.rmtree(path)
+        _delete(path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
+def _delete(path: Path) -> None:
+    # Renamed first: half a deleted folder must not look like a checkpoint.
+    doomed = path.with_name(f"{_WRITING}old-{path.name}")
+    if doomed.exists():  # A kill came in between once before.
+        shutil.rmtree(doomed)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+@contextlib.contextmanager
+def full_disk_said(folder: Path) -> Iterator[None]:
+    """Make what other libraries raise on a full disk the ``OSError`` that it is.
+
+    safetensors and tokenizers keep the system's number in the text of errors of their own; PyTorch
+    says that a file is not as long as expected, so the disk is asked.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(said[1]) if said else None
+        if isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < _NO_ROOM:
+            number = errno.ENOSPC
+        if number not in NO_SPACE:
+            raise
+        raise OSError(number, os.strerror(number), str(folder)) from error
+
+
+def sha256_of(*paths: Path) -> str:
+    """The SHA-256 of a file, or of several one after the other, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
 
 

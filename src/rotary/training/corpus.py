@@ -151,6 +151,8 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
     )
     counts = count_tokens(tokens, vocab_size=len(tokenizer))
     num_tokens, bigram = int(counts.sum()), None
+    unknown = tokenizer.unk_token_id
+    num_unknown = 0 if unknown is None else int(counts[unknown])
     if config.objective == "causal":
         bounds = frame(tokenizer)
         pairs = count_pairs(tokens, vocab_size=len(tokenizer), frame=bounds)
@@ -164,6 +166,7 @@ def prepare(documents: Sequence[Document], config: RunConfig, tokenizer: Any = N
         "validation_documents": len(validation),
         "validation_tokens": int(count_tokens(validation_tokens, vocab_size=len(tokenizer)).sum()),
         "vocabulary": len(tokenizer),
+        "unknown_tokens": num_unknown,
     }
     return Corpus(
         tokenizer=tokenizer,

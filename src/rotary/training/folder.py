@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import filelock
+
 from rotary.errors import RunError
 from rotary.training import checkpoints, run_file
 from rotary.training.run_config import RunConfig
@@ -20,6 +22,7 @@ PICTURE = "loss.png"
 REPORT = "report.md"
 WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 MODEL_FILES = (WEIGHTS, "config.json")
 # Names under which the tokenizers in use save themselves.
 TOKENIZER_FILES = (
@@ -42,6 +45,8 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / CHECKPOINTS
+        # The system's own lock, which ends with the process, however that ends; the file stays.
+        self._lock = filelock.FileLock(self.file(LOCK), timeout=0)
 
     def file(self, name: str) -> Path:
         """A file of the run."""
@@ -89,9 +94,34 @@ class RunFolder:
             reason = (error.strerror or str(error)).lower()
             raise RunError(f"--output {self.path}: cannot write to {existing}: {reason}.") from None
 
+    def lock(self) -> None:
+        """Keep other processes from writing here, until :meth:`unlock` or the end of this one.
+
+        Raises:
+            RunError: If another process does so.
+        """
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise self._is_taken() from None
+
+    def unlock(self) -> None:
+        """Let other processes write here again."""
+        self._lock.release()
+
+    def _is_taken(self) -> RunError:
+        return RunError(
+            f"--output {self.path}: another process is writing this run; wait for its end, stop "
+            "it, or give another folder."
+        )
+
     def begin(self, config: RunConfig, record: dict[str, Any]) -> None:
         """Make the folder, take away an earlier run, write the run file."""
         self.path.mkdir(parents=True, exist_ok=True)
+        if not self._lock.is_locked:
+            self.lock()
+            if self.holds_run:  # Begun by another process after this one had looked.
+                raise self._is_taken()
         self.clear()
         header = (
             "The settings of this run, all of them; `rotary pretrain --config` takes this file.\n"
@@ -125,18 +155,12 @@ class RunFolder:
         Raises:
             RunError: If its run file cannot be read.
         """
-        import sys
-
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-
         path = self.file(RUN_FILE)
         try:
-            text = path.read_text(encoding="utf-8")
-            config = run_file.build(run_file.parse_toml(text, str(path)))
-            record: dict[str, Any] = tomllib.loads(text)[run_file.RECORD]
+            flat, record = run_file.read_run(path.read_text(encoding="utf-8"), str(path))
+            config = run_file.build(flat)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path}: cannot be read as a run's file: {error}") from None
+        if record is None:
+            raise RunError(f"{path}: this is no run's file: it has no table [{run_file.RECORD}].")
         return config, record

@@ -76,7 +76,7 @@ def fill_mask(model: Any, tokenizer: Any, text: str, *, top: int) -> list[list[G
         top: How many guesses for each.
 
     Returns:
-        For each mask, in order, the best tokens, best first.
+        For each mask, in order, the best tokens, best first; special tokens are not among them.
 
     Raises:
         DataError: If the text has no mask token.
@@ -89,8 +89,11 @@ def fill_mask(model: Any, tokenizer: Any, text: str, *, top: int) -> list[list[G
     # A tokenizer of bytes takes "[MASK]" for six characters unless told otherwise.
     encoded = tokenizer(text, return_tensors="pt", split_special_tokens=False)
     ids = encoded["input_ids"].to(model.device)
-    logits = model(input_ids=ids).logits[0, ids[0] == tokenizer.mask_token_id]
-    best = logits.float().softmax(dim=-1).topk(min(top, logits.shape[-1]))
+    logits = model(input_ids=ids).logits[0, ids[0] == tokenizer.mask_token_id].float()
+    # Padding and masks are no words; a young model may guess them.
+    special = [token for token in tokenizer.all_special_ids if token < logits.shape[-1]]
+    logits[:, special] = -torch.inf
+    best = logits.softmax(dim=-1).topk(min(top, logits.shape[-1] - len(special)))
     return [
         [
             Guess(tokenizer.convert_ids_to_tokens(int(token)), float(probability))

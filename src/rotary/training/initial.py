@@ -6,7 +6,6 @@ positions, trained on. Weights are taken by name; all of the encoder must be the
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from rotary.errors import RotaryError, RunError
 from rotary.models.roformer import RoFormerConfig
+from rotary.training import checkpoints
 from rotary.training.run_config import ModelOptions
 
 MODEL_TYPES = ("bert", "roformer", "rotary_roformer")
@@ -44,6 +44,7 @@ _OF_ROFORMER = (
     "feature_seed",
     "rotary_layout",
 )
+_ENCODERS = ("bert.", "roformer.")
 _HEAD = "cls.predictions."
 _SETTINGS = (
     "hidden_dropout_prob",
@@ -128,18 +129,22 @@ class Initial:
             RunError: Naming weights that are missing, too many or of another shape.
         """
         own = model.state_dict()
-        weights = {_own_name(name): tensor for name, tensor in _read_weights(self.path).items()}
+        found = _read_weights(self.path)
+        heads = _heads_of_other_tasks(found)
+        theirs = {_own_name(name): name for name in found if name not in heads}
+        weights = {name: found[there] for name, there in theirs.items()}
         if model.config.position_encoding == "learned" and _BERT_POSITIONS in weights:
             weights[_LEARNED_POSITIONS] = weights.pop(_BERT_POSITIONS)
         _untie(weights, self.path)
         left_out = [name for name in weights if name not in own and _is_left_out(name)]
-        notes = _describe({name: weights.pop(name) for name in left_out})
+        notes = _describe({name: weights.pop(name) for name in left_out}, heads)
         tied = set(model.all_tied_weights_keys)
         missing = sorted(own.keys() - weights.keys() - tied)
         if not any(name.startswith(_HEAD) for name in weights):
             notes.append("it has no language-model head, so that starts at random")
             missing = [name for name in missing if not name.startswith(_HEAD)]
-        self._refuse(missing, sorted(weights.keys() - own.keys()), _misshapen(weights, own))
+        unplaced = sorted(theirs.get(name, name) for name in weights.keys() - own.keys())
+        self._refuse(missing, unplaced, _misshapen(weights, own))
         with torch.no_grad():
             for name, tensor in weights.items():
                 own[name].copy_(tensor)
@@ -163,16 +168,11 @@ class Initial:
 
     def record(self) -> dict[str, Any]:
         """What run.toml keeps of it."""
-        digest = hashlib.sha256()
-        for file in _weight_files(self.path):
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
         return {
             "path": str(self.path),
             "model_type": self.model_type,
             "vocab_size": self.vocab_size,
-            "sha256": digest.hexdigest(),
+            "sha256": checkpoints.sha256_of(*_weight_files(self.path)),
         }
 
 
@@ -253,7 +253,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 def _own_name(name: str) -> str:
     """The name that a weight of a checkpoint has in a RoFormer with a head."""
-    name = name.removeprefix("bert.").removeprefix("roformer.")
+    for prefix in _ENCODERS:
+        name = name.removeprefix(prefix)
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):  # The names of the first BERTs.
         if name.endswith(old):
             name = name.removesuffix(old) + new
@@ -276,11 +277,19 @@ def _untie(weights: dict[str, Tensor], path: Path) -> None:
             )
 
 
+def _heads_of_other_tasks(names: Iterable[str]) -> list[str]:
+    """What stands beside the encoder in a file that names it, and is no language-model head."""
+    names = sorted(names)
+    if not any(name.startswith(_ENCODERS) for name in names):
+        return []
+    return [name for name in names if not name.startswith((*_ENCODERS, "cls."))]
+
+
 def _is_left_out(name: str) -> bool:
     return name.removeprefix("roformer.").startswith(tuple(_LEFT_OUT))
 
 
-def _describe(weights: Mapping[str, Tensor]) -> list[str]:
+def _describe(weights: Mapping[str, Tensor], heads: Iterable[str]) -> list[str]:
     parts: dict[str, None] = {}
     for name, tensor in weights.items():
         bare = name.removeprefix("roformer.")
@@ -290,7 +299,7 @@ def _describe(weights: Mapping[str, Tensor]) -> list[str]:
         if part:
             parts[part] = None
     # Positions first: they are why it is done.
-    names = sorted(parts, key=lambda part: "positions" not in part)
+    names = [*sorted(parts, key=lambda part: "positions" not in part), *heads]
     return [f"left out: its {', its '.join(names)}"] if names else []
 
 

@@ -50,8 +50,8 @@ class Window:
         self.seconds += seconds
         self.total_seconds += seconds
 
-    def take(self, step: int, stage: int, learning_rate: float) -> Event:
-        """The event of this window; the sums begin anew."""
+    def take(self, step: int, stage: int, learning_rate: float) -> Event | None:
+        """The event of this window, None if no token was predicted; the sums begin anew."""
         event = {
             "event": "step",
             "step": step,
@@ -63,9 +63,10 @@ class Window:
             "seconds": round(self.total_seconds, 3),
             "tokens_per_second": round(self.tokens / self.seconds) if self.seconds else 0,
         }
+        has_loss = self.count > 0
         self.steps = 0
         self.loss = self.correct = self.count = self.tokens = self.seconds = 0.0
-        return event
+        return event if has_loss else None
 
     def state(self) -> dict[str, int | float]:
         """The numbers, for a checkpoint."""
@@ -110,6 +111,8 @@ class MetricsLog:
     def stage_summary(self, stage: int, *, length: int, batch: int, steps: int) -> Event:
         """Loss and accuracy of a stage: the mean over the last fifth of its steps.
 
+        None where no step of the stage predicted a token.
+
         Args:
             stage: Its number, from 1.
             length: Tokens in a row.
@@ -117,12 +120,10 @@ class MetricsLog:
             steps: Steps.
         """
         lines = [event for event in self.of_kind("step") if event["stage"] == stage]
-        begin = lines[-1]["step"] - max(1, steps // 5)
+        begin = lines[-1]["step"] - max(1, steps // 5) if lines else 0
         last = [event for event in lines if event["step"] > begin]
-        return {
-            "length": length,
-            "batch": batch,
-            "steps": steps,
-            "loss": fmean(event["loss"] for event in last),
-            "accuracy": fmean(event["accuracy"] for event in last),
+        means = {
+            key: fmean(event[key] for event in last) if last else None
+            for key in ("loss", "accuracy")
         }
+        return {"length": length, "batch": batch, "steps": steps, **means}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def draw(
         The bytes of the PNG file.
     """
     baseline_name, baseline_loss = baseline
-    steps = [event for event in events if event["event"] == "step"]
+    steps = [event for event in events if event["event"] == "step" and math.isfinite(event["loss"])]
     validations = [event for event in events if event["event"] == "evaluation"]
     figure = Figure(figsize=(10, 6), dpi=150, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)

@@ -44,6 +44,8 @@ from rotary.training.trainer import StagedTrainer, training_arguments
 NUM_SAMPLES = 5
 NUM_GUESSES = 4
 NUM_CONTINUATIONS = 3
+# No text shown at the end is longer: a sentence of 140 characters, or 60 and what is written.
+SHOWN_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def pretrain(
         console: Where progress and results are printed.
 
     Raises:
-        ConfigError, DataError, RunError: One clear message each; nothing was lost.
+        ConfigError, DataError, RunError: One clear message each; nothing was lost. So where another
+            process is writing this run.
     """
     quieten()
     config.check()
@@ -99,7 +102,7 @@ def pretrain(
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
         console = Console(quiet=True)
-    with _numerics(config.training.deterministic):
+    with _numerics(config.training.deterministic), _alone(folder, arguments.process_index == 0):
         checkpoint = _find_checkpoint(folder, mode, console)
         run = _Run(config, folder, arguments, console)
         run.prepare(texts, checkpoint, command)
@@ -127,6 +130,17 @@ def _numerics(is_deterministic: bool) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
 
 
+@contextlib.contextmanager
+def _alone(folder: RunFolder, is_main: bool) -> Iterator[None]:
+    """One process writes to the folder; a folder without a run is locked when the run begins."""
+    if is_main and folder.holds_run:
+        folder.lock()
+    try:
+        yield
+    finally:
+        folder.unlock()
+
+
 def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
     """The model's own config, which checks its values.
 
@@ -137,6 +151,8 @@ def model_config(config: RunConfig, *, vocab_size: int, **more: Any) -> Any:
     values["redraw_interval"] = values["redraw_interval"] or None
     more.setdefault("is_decoder", OBJECTIVES[config.objective].is_causal)
     longest = max(stage.length for stage in config.stages)
+    if config.model.position_encoding == "learned":  # Where the model can read no further.
+        longest = max(longest, config.data.validation_length, SHOWN_LENGTH)
     return RoFormerConfig(
         **values,
         vocab_size=vocab_size,
@@ -266,7 +282,8 @@ class _Run:
     ) -> tuple[Event | None, Sequence[Sample] | Sequence[Continuation]]:
         self.model.config.sparse_logits = False  # A reader of the model expects all logits.
         staging = self.folder.path / ".writing-model"
-        trainer.save_model(str(staging))
+        with checkpoints.full_disk_said(self.folder.path):
+            trainer.save_model(str(staging))
         if not self.is_main:
             return None, []
         self.folder.adopt(staging, MODEL_FILES)
@@ -350,7 +367,8 @@ class _Run:
 
     def _save_tokenizer(self) -> None:
         staging = self.folder.path / ".writing-tokenizer"
-        self.corpus.tokenizer.save_pretrained(staging)
+        with checkpoints.full_disk_said(self.folder.path):
+            self.corpus.tokenizer.save_pretrained(staging)
         self.folder.adopt(staging, TOKENIZER_FILES)
         shutil.rmtree(staging)
 

@@ -22,14 +22,13 @@ class Progress:
 
     Args:
         stages: All of them.
-        console: Where to; nothing is shown if None (other processes of a run).
+        console: Where to; a quiet one in the other processes of a run.
     """
 
-    def __init__(self, stages: Sequence[Stage], console: Console | None) -> None:
+    def __init__(self, stages: Sequence[Stage], console: Console) -> None:
         self.console = console
         self.stages = list(stages)
         self.last: Event | None = None
-        self.validation: Event | None = None
         self._bars: Bars | None = None
         self._bar: Any = None
         self._shown = 0
@@ -39,7 +38,7 @@ class Progress:
         self._last_plain = time.monotonic()
 
     def __enter__(self) -> Progress:
-        if self.console is not None and self.console.is_terminal:
+        if self.console.is_terminal:
             self._bars = Bars(
                 TextColumn("stage {task.fields[name]}"),
                 BarColumn(bar_width=16),
@@ -56,18 +55,17 @@ class Progress:
             self._bars.stop()
             self._bars = None
 
-    def say(self, text: str) -> None:
-        """A plain line, above the live ones."""
-        if self.console is not None:
-            say(self.console, text)
-
     def measured(self, event: Event) -> None:
         """Take the newest line of the metrics."""
         self.last = event
 
     def evaluated(self, event: Event) -> None:
-        """Take the newest validation."""
-        self.validation = event
+        """Say the newest validation, above the live lines."""
+        say(
+            self.console,
+            f"validation at step {event['step']:,}  loss {event['loss']:.3f}  "
+            f"accuracy {event['accuracy']:.3f}",
+        )
 
     def stepped(self, step: int, stage: StagePlace, seconds: float) -> None:
         """A step is done.
@@ -77,8 +75,6 @@ class Progress:
             stage: The stage it was in.
             seconds: How long it took.
         """
-        if self.console is None:
-            return
         done = step - stage.begin
         if self._stage != stage.number:
             self._stage, self._pace, self._taken = stage.number, seconds, 0.0
@@ -89,7 +85,7 @@ class Progress:
             self._show_bar(stage, done, numbers)
         elif done == stage.steps or time.monotonic() - self._last_plain >= PLAIN_EVERY:
             self._last_plain = time.monotonic()
-            self.say(f"stage {self._name(stage)}  step {done}/{stage.steps}  {numbers}")
+            say(self.console, f"stage {self._name(stage)}  step {done}/{stage.steps}  {numbers}")
 
     def _show_bar(self, stage: StagePlace, done: int, numbers: str) -> None:
         assert self._bars is not None

@@ -13,6 +13,7 @@ from rotary import __version__
 from rotary.training.run_config import RunConfig
 
 Line = tuple[str, str]
+MANY_UNKNOWN = 0.1  # Share of the tokens; a vocabulary made for its text has next to none.
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets")
 
 
@@ -65,6 +66,13 @@ def corpus_lines(numbers: Mapping[str, Any], *, is_embedded: bool) -> Iterator[L
         f"{numbers['train_tokens']:,} to train on, {numbers['validation_tokens']:,} to "
         f"validate on, vocabulary {numbers['vocabulary']:,}",
     )
+    share = numbers["unknown_tokens"] / max(1, numbers["train_tokens"])
+    if share > MANY_UNKNOWN:
+        yield (
+            "note",
+            f"{share:.0%} of the tokens are unknown to the vocabulary, and nothing is learnt from "
+            "them; a larger data.vocab_size or another --tokenizer has words for them",
+        )
 
 
 def model_lines(

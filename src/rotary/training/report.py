@@ -87,8 +87,11 @@ def _stage_rows(final: Event) -> list[list[str]]:
             str(stage["length"]),
             str(stage["batch"]),
             f"{stage['steps']:,}",
-            f"{stage['loss']:.3f}",
-            f"{stage['accuracy']:.1%}",
+            *(
+                ("-", "-")  # Nothing was predicted.
+                if stage["loss"] is None
+                else (f"{stage['loss']:.3f}", f"{stage['accuracy']:.1%}")
+            ),
         ]
         for number, stage in enumerate(final["stages"], start=1)
     ]

@@ -7,6 +7,7 @@ their field names its keys. :meth:`RunConfig.check` lists every problem at once.
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -116,7 +117,8 @@ class TrainingOptions:
         checkpoint_every: Steps between checkpoints (0: at the end of a stage only).
         keep_checkpoints: How many checkpoints are kept.
         log_every: Steps averaged in a line of metrics.jsonl.
-        workers: Processes that prepare batches (0: the training process itself).
+        workers: Processes that prepare batches (0: the training process itself), at most four for
+            each CPU; a resumed run may have others.
         deterministic: Only algorithms that give the same bits each time; a run is then repeatable.
     """
 
@@ -207,13 +209,11 @@ _AT_LEAST_ONE = (
     "training.log_every",
 )
 _AT_LEAST_ZERO = (
-    "seed",
     "training.warmup_steps",
     "training.weight_decay",
     "training.max_grad_norm",
     "training.evaluate_every",
     "training.checkpoint_every",
-    "training.workers",
 )
 _FRACTIONS = (
     "training.adam_beta1",
@@ -231,6 +231,7 @@ def _value(config: RunConfig, key: str) -> Any:
 
 
 def _range_problems(config: RunConfig) -> list[str]:
+    most = 4 * (os.cpu_count() or 1)  # More would only take memory from each other.
     rules: list[tuple[tuple[str, ...], Any, str]] = [
         (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
         (_AT_LEAST_ZERO, lambda value: value >= 0, "0 or more"),
@@ -238,6 +239,9 @@ def _range_problems(config: RunConfig) -> list[str]:
         (_OPEN_FRACTIONS, lambda value: 0 < value < 1, "above 0 and below 1"),
         (_POSITIVE, lambda value: value > 0, "above 0"),
         (("data.vocab_size",), lambda value: value >= 16, "at least 16"),
+        # NumPy's generator, which the Trainer seeds too, takes no more.
+        (("seed",), lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
+        (("training.workers",), lambda value: 0 <= value <= most, f"from 0 to {most} here"),
     ]
     return [
         f"{key} is {_value(config, key)!r}; it must be {accepted}."

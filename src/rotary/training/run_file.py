@@ -63,11 +63,20 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     Raises:
         ConfigError: On a syntax error (file, line), or with every unknown key.
     """
+    return read_run(text, name)[0]
+
+
+def read_run(text: str, name: str) -> tuple[dict[str, Any], Any]:
+    """Parse TOML as :func:`parse_toml` does, and give the record too (None without).
+
+    Raises:
+        ConfigError: On a syntax error (file, line), or with every unknown key.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: not valid TOML: {error}.") from None
-    tables.pop(RECORD, None)
+    record = tables.pop(RECORD, None)
     flat: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in tables.items():
@@ -83,7 +92,7 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
         problems += _stage_key_problems(flat["stages"])
     if problems:
         raise ConfigError(f"{name}: {' '.join(problems)}")
-    return flat
+    return flat, record
 
 
 def _stage_key_problems(stages: Any) -> list[str]:

@@ -7,12 +7,13 @@ objective is another :class:`Task`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-Batch = dict[str, Tensor]
+from rotary.data.batches import Batch
+from rotary.data.packing import IGNORED
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Measured:
     count: Tensor
 
 
-@runtime_checkable
 class Task(Protocol):
     """Batches, a model, and how its loss is measured."""
 
@@ -95,10 +95,10 @@ class LanguageModeling:
         # 1: the sum, not the mean.
         outputs = model(**batch, num_items_in_batch=1, sparse_logits=True)
         labels = batch["labels"]
-        wanted = labels[labels != -100]
+        wanted = labels[labels != IGNORED]
         with torch.no_grad():
             correct = (outputs.logits.argmax(dim=-1) == wanted).sum()
-        return Measured(outputs.loss, correct, (labels != -100).sum())
+        return Measured(outputs.loss, correct, (labels != IGNORED).sum())
 
     def num_tokens(self, batch: Batch) -> Tensor:
         """See :class:`Task`."""

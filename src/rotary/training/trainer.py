@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from rotary.data.batches import Batch
 from rotary.errors import RunError
 from rotary.training import checkpoints
 from rotary.training.folder import METRICS, RunFolder
@@ -28,7 +29,7 @@ from rotary.training.metrics import MetricsLog, Window, mean
 from rotary.training.progress import Progress
 from rotary.training.run_config import RunConfig, TrainingOptions
 from rotary.training.stages import StageTable
-from rotary.training.task import Batch, Measured, Task
+from rotary.training.task import Measured, Task
 
 WINDOW = "window.json"
 
@@ -177,6 +178,7 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
             totals = totals + self._stack(measured, self.task.num_tokens(batch))
         model.train(was_training)
         loss, correct, count, _ = self.accelerator.reduce(totals, reduction="sum").tolist()
+        self.refuse_infinite(loss, self.state.global_step)
         event = {
             "event": "evaluation",
             "step": self.state.global_step,
@@ -192,6 +194,15 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         )
         return metrics
 
+    def refuse_infinite(self, loss: float, step: int) -> None:
+        """Stop where the loss is not a number any more; none of what follows would be."""
+        if not math.isfinite(loss):
+            options = self.config.training
+            raise RunError(
+                f"the loss is {loss} at step {step}. Try a lower training.learning_rate (now "
+                f"{options.learning_rate}), more training.warmup_steps or a training.max_grad_norm."
+            )
+
     # ---- Checkpoints
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -205,7 +216,8 @@ class StagedTrainer(Trainer):  # type: ignore[misc]
         if self.is_world_process_zero() and staging.exists():
             shutil.rmtree(staging)
         self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
+        with checkpoints.full_disk_said(self.folder.path):
+            super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             inner = staging / f"checkpoint-{step}"
@@ -294,16 +306,11 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]
     def _add_sums(self, step: int) -> None:
         sums = self.trainer.take_sums()
         self.trainer.window.add(*sums)
-        if not math.isfinite(sums[0]):
-            options = self.trainer.config.training
-            raise RunError(
-                f"the loss is {sums[0]} at step {step}. Try a lower training.learning_rate (now "
-                f"{options.learning_rate}), more training.warmup_steps or a training.max_grad_norm."
-            )
+        self.trainer.refuse_infinite(sums[0], step)
 
     def _write_line(self, step: int, stage: int) -> None:
         event = self.trainer.window.take(step, stage, self._rate)
-        if self.trainer.is_world_process_zero():
+        if event is not None and self.trainer.is_world_process_zero():
             self.trainer.metrics.append(event)
             self.trainer.progress.measured(event)
 

@@ -145,6 +145,56 @@ def test_roformer_and_gptj_fix_their_base_in_code(explain):
     assert "32 planes (64 channels)" in explain(GPTJConfig().to_dict(), "--no-base")
 
 
+OURS = {
+    "half": ({"rotary_layout": "half"}, ["half (rotary_layout)", "32 planes (64 channels)"]),
+    "pre": ({"norm_position": "pre"}, ["interleaved (rotary_layout)", "32 planes (64 channels)"]),
+    "performer": (
+        {"attention_form": "performer", "num_features": 80},
+        ["turned    80 random features of a head (performer)", "40 planes (80 channels)"],
+    ),
+    "resting": ({"nope_layers": [1]}, ["no turn   in layers 1 (nope_layers)", "32 planes"]),
+    "yarn": (
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 3.0,
+                "original_max_position_embeddings": 512,
+            }
+        },
+        ["yarn: 32 planes (64 channels)", "divided by 3"],
+    ),
+    "mixed": (
+        {"rotary_parameters": {"type": "mixed", "dim": 64, "num_heads": 12}},
+        ["mixed: 32 planes (64 channels), 1 axis, head 0 of 12"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_roformers_of_ours_as_they_are_saved(tmp_path, capsys, monkeypatch, name):
+    from rotary.models import RoFormerConfig
+
+    monkeypatch.setenv("COLUMNS", "120")
+    values, expected = OURS[name]
+    RoFormerConfig(**values).save_pretrained(tmp_path)
+    assert main(["explain", str(tmp_path), "--no-base"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("rotary_roformer")
+    for piece in ["context   1,536 positions", *expected]:
+        assert piece in text
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "none", "learned"])
+def test_a_roformer_with_other_positions_does_not_turn(tmp_path, capsys, encoding):
+    from rotary.models import RoFormerConfig
+
+    RoFormerConfig(position_encoding=encoding).save_pretrained(tmp_path)
+    assert main(["explain", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"position  {encoding}: nothing turns (position_encoding)"
+    ]
+
+
 def test_layers_without_rotation_are_named(explain):
     config = {"model_type": "smollm3", "head_dim": 64, "rope_theta": 1e4}
     options = ("--length", "100", "--no-base")
