@@ -14,6 +14,7 @@ from rich.table import Table
 
 from rotary.errors import ConfigError
 from rotary.frequencies import Frequencies
+from rotary.frequencies.config_values import fixed_base
 from rotary.theory.base import base_for_length
 from rotary.theory.explanation import Explanation, explain
 from rotary.theory.model_config import (
@@ -27,13 +28,6 @@ from rotary.theory.model_config import (
     turned_features,
 )
 
-# Models whose code fixes the base, so that their configs do not have it.
-FIXED_BASE = {
-    "roformer": 10000.0,
-    "rotary_roformer": 10000.0,
-    "gptj": 10000.0,
-    "codegen": 10000.0,
-}
 _LONGEST_SEARCH = 1 << 21
 
 
@@ -78,14 +72,13 @@ def read_config(given: str) -> tuple[Path, dict[str, Any]]:
     text = config.get("text_config")
     if isinstance(text, dict):
         config = {**text, "model_type": text.get("model_type", config.get("model_type"))}
-    if not any(config.get(name) for name in ROPE_KEYS):
-        model = str(config.get("model_type"))
-        if model not in FIXED_BASE:
-            raise ConfigError(
-                f"{path} has no RoPE values ({', '.join(ROPE_KEYS)}); model_type is "
-                f"{model!r}. If its code fixes the base, add 'rope_theta' to the config."
-            )
-        config = {**config, "rope_theta": FIXED_BASE[model]}
+    has_values = any(config.get(name) for name in ROPE_KEYS)
+    if not has_values and position_encoding(config) == "rotary" and fixed_base(config) is None:
+        raise ConfigError(
+            f"{path} has no RoPE values ({', '.join(ROPE_KEYS)}); model_type is "
+            f"{config.get('model_type')!r}. If its code fixes the base, add 'rope_theta' to the "
+            "config."
+        )
     return path, config
 
 

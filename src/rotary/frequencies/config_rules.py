@@ -165,7 +165,7 @@ def _ours(config: Any, rotary: Any, layer_type: str | None) -> RopeEntry:
             f"from_config: 'rotary_parameters' and a rope dict of rope_type {kind!r} are both "
             "given and contradict each other; keep one of them."
         )
-    if isinstance(rotary, Mapping) and "type" not in rotary and _is_nested(rotary):
+    if isinstance(rotary, Mapping) and "type" not in rotary and is_nested(rotary):
         rotary = _pick(rotary, layer_type, "rotary_parameters")
         if rotary is None:
             return _entry(config, "default", {}, layer_type, True, [], is_absent=True)
@@ -188,7 +188,7 @@ def _rope_dict(config: Any, layer_type: str | None) -> tuple[Mapping[str, Any] |
         both: Mapping[str, Any] = {**old, **new}
     else:
         both = new or old or {}
-    if _is_nested(both):
+    if is_nested(both):
         return _pick(both, layer_type, "rope_parameters"), True
     known = {*(get(config, "layer_types") or ())}
     if any(first(config, names)[1] is not None for names in BASE_BY_LAYER.values()):
@@ -205,7 +205,8 @@ def _rope_dict(config: Any, layer_type: str | None) -> tuple[Mapping[str, Any] |
     return both, False
 
 
-def _is_nested(rope: Mapping[str, Any]) -> bool:
+def is_nested(rope: Mapping[str, Any]) -> bool:
+    """Whether a rope dict holds one for each layer type, and no values of its own."""
     return any(isinstance(value, Mapping) for value in rope.values()) or (
         bool(rope) and all(value is None for value in rope.values())
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from rotary.errors import ConfigError
 from rotary.frequencies import Frequencies, LengthSchedule, XPos, from_config, from_recipe
-from rotary.frequencies.config_rules import _BASE, _BASE_BY_LAYER, _MAX_LENGTH, _is_nested
+from rotary.frequencies.config_rules import is_nested
+from rotary.frequencies.config_values import BASE, BASE_BY_LAYER, MAX_LENGTH
 
 # How transformers' code pairs the channels of these models; no config says it.
 INTERLEAVED = (
@@ -30,7 +31,7 @@ HALF = (
 _OURS = ("roformer", "rotary_roformer")
 _DICTS = ("rotary_parameters", "rope_parameters", "rope_scaling")
 # Every key that may hold the values, or a base; the dicts come first.
-ROPE_KEYS = (*_DICTS, *_BASE, *(name for names in _BASE_BY_LAYER.values() for name in names))
+ROPE_KEYS = (*_DICTS, *BASE, *(name for names in BASE_BY_LAYER.values() for name in names))
 
 
 class Section(NamedTuple):
@@ -71,7 +72,7 @@ def context_length(config: Mapping[str, Any], given: int | None) -> int:
         if given < 1:
             raise ConfigError(f"--length is {given}; it is a number of positions, at least 1.")
         return given
-    for name in _MAX_LENGTH:
+    for name in MAX_LENGTH:
         if isinstance(config.get(name), int) and config[name] > 0:
             return int(config[name])
     raise ConfigError("the config names no context length; give one with --length.")
@@ -182,10 +183,10 @@ def layer_types(config: Mapping[str, Any]) -> list[str]:
         rope = config.get(name)
         if not isinstance(rope, Mapping) or {"type", "rope_type"} & rope.keys():
             continue
-        if _is_nested(rope):
+        if is_nested(rope):
             return [k for k, value in rope.items() if value is None or isinstance(value, Mapping)]
-    if any(config.get(name) for name in _BASE_BY_LAYER["sliding_attention"]):
-        return sorted(_BASE_BY_LAYER)
+    if any(config.get(name) for name in BASE_BY_LAYER["sliding_attention"]):
+        return sorted(BASE_BY_LAYER)
     return []
 
 
