@@ -250,6 +250,17 @@ def test_the_output_is_a_file(corpus, tmp_path, capsys):
     assert f"{tmp_path / 'file'} is a file; give a folder." in message
 
 
+@pytest.mark.parametrize("output", [".", "fiction"])
+def test_a_run_does_not_begin_among_its_text(tmp_path, capsys, monkeypatch, output):
+    """What lies beside the run would not be read again when it is resumed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fiction").mkdir()
+    write_corpus(tmp_path / "fiction" / "corpus.jsonl")
+    message = error_of(capsys, ".", *TINY, "--output", output)
+    assert message.startswith(f"--output {output}: this folder holds text that is to be trained on")
+    assert not list(tmp_path.rglob("run.toml"))
+
+
 TEXTS = {
     "missing": (None, "no such file or folder"),
     "empty": (("a.txt", b" \n"), "the corpus is empty"),

@@ -211,7 +211,8 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         nargs="*",
         metavar="TEXT",
         default=[],
-        help="Files or folders of UTF-8 text: .txt, .md, .jsonl, each also .gz.",
+        help="Files or folders of UTF-8 text: .txt, .md, .jsonl, each also .gz; inside folders, "
+        "runs are passed over.",
     )
     parser.add_argument(
         "--output",

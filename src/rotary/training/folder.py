@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rotary.data.text import holds_text
 from rotary.errors import RunError
 from rotary.training import checkpoints, run_file
 from rotary.training.run_config import RunConfig
@@ -75,6 +76,21 @@ class RunFolder:
                 f"--output {self.path}: {foreign[0]} there was not written by a run (there is no "
                 f"{RUN_FILE}) and would be replaced; give another folder."
             )
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Refuse to begin where text of the corpus lies: beside a run it would not be read again.
+
+        Raises:
+            RunError: If the folder lies in one of ``texts`` and holds text itself.
+        """
+        if self.holds_run or not holds_text(self.path):
+            return
+        for text in texts:
+            if os.path.isdir(text) and self.path.resolve().is_relative_to(Path(text).resolve()):
+                raise RunError(
+                    f"--output {self.path}: this folder holds text that is to be trained on; give "
+                    "a folder for the run alone, which may lie inside this one."
+                )
 
     def _check_writable(self) -> None:
         existing = self.path

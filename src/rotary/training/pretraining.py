@@ -95,6 +95,7 @@ def pretrain(
     model_config(config, vocab_size=config.data.vocab_size)
     folder = RunFolder(output)
     folder.check(mode)
+    folder.check_texts(texts)
     arguments = training_arguments(config, folder.checkpoints)
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
