@@ -239,6 +239,34 @@ def test_resume_refuses_another_text(run, tmp_path, capsys):
     assert "the text is not the one that the run" in message
 
 
+def test_resume_without_a_run_begins_none_and_names_those_nearby(run, corpus, tmp_path, capsys):
+    near = run[0].parent / "rum"
+    expected = "With TEXT, --resume also begins a run, in a folder that is absent or empty."
+    message = error_of(capsys, "--output", near, "--resume")
+    assert message == f"--resume: {near} holds no run. There is one in: {run[0]}. {expected}"
+    assert not near.exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.doc").write_text("mine")
+    message = error_of(capsys, corpus, *TINY, "--output", mine, "--resume")
+    assert message == f"--resume: {mine} holds no run. {expected}"
+    assert [path.name for path in mine.iterdir()] == ["notes.doc"]
+
+
+@pytest.mark.parametrize("left", [None, ".writing-run.toml"])
+def test_a_command_with_text_and_resume_can_be_repeated(run, corpus, tmp_path, capsys, left):
+    """As a scheduler does, also after a kill while the run file was being written."""
+    folder = tmp_path / "run"
+    if left is not None:
+        folder.mkdir()
+        (folder / left).write_text("seed")
+    for said in ("holds no run yet: starting from the beginning", "this run is finished"):
+        assert pretrain(corpus, *TINY, "--output", folder, "--resume") == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    weights = (run[0] / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
 # ---- What is wrong with the input
 
 

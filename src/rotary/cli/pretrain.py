@@ -226,7 +226,10 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         help=f"Settings to begin with: a file, or one of {', '.join(run_file.shipped_configs())}.",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="Go on with the run in DIR from its last checkpoint."
+        "--resume",
+        action="store_true",
+        help="Go on with the run in DIR from its last checkpoint. With TEXT, and DIR absent or "
+        "empty, begin one, so that a scheduler can repeat the command.",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="Replace the run in DIR; other files stay."

@@ -53,12 +53,16 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.file(RUN_FILE).is_file()
 
-    def check(self, mode: Mode) -> None:
+    def check(self, mode: Mode, *, has_texts: bool) -> None:
         """Refuse a folder that cannot be used as asked; nothing is changed.
+
+        A command that a scheduler repeats has ``--resume`` from the start: it begins a run, if it
+        names its text and nothing is there.
 
         Raises:
             RunError: If the path is a file, cannot be written to, holds a run and ``mode`` is
-                ``"new"``, or holds files of others under names that a run writes.
+                ``"new"``, holds none to resume, or holds files of others under names that a run
+                writes.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"--output {self.path}: this is a file; give a folder.")
@@ -70,12 +74,28 @@ class RunFolder:
                     "with it, --overwrite to replace it, or another folder."
                 )
             return
+        if mode == "resume" and not (has_texts and self._is_empty()):
+            runs = sorted(
+                {*self.path.parent.glob(f"*/{RUN_FILE}"), *self.path.glob(f"*/{RUN_FILE}")}
+            )
+            nearby = ", ".join(str(run.parent) for run in runs[:3])
+            raise RunError(
+                f"--resume: {self.path} holds no run."
+                + (f" There is one in: {nearby}." if nearby else "")
+                + " With TEXT, --resume also begins a run, in a folder that is absent or empty."
+            )
         foreign = [name for name in (*FILES, CHECKPOINTS) if self.file(name).exists()]
         if foreign:
             raise RunError(
                 f"--output {self.path}: {foreign[0]} there was not written by a run (there is no "
                 f"{RUN_FILE}) and would be replaced; give another folder."
             )
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is there but what was written aside when a run was killed."""
+        return not self.path.exists() or all(
+            path.name.startswith(checkpoints.WRITING) for path in self.path.iterdir()
+        )
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Refuse to begin where text of the corpus lies: beside a run it would not be read again.

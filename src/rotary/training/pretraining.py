@@ -94,7 +94,7 @@ def pretrain(
     config.check()
     model_config(config, vocab_size=config.data.vocab_size)
     folder = RunFolder(output)
-    folder.check(mode)
+    folder.check(mode, has_texts=bool(texts))
     folder.check_texts(texts)
     arguments = training_arguments(config, folder.checkpoints)
     check_parts(config, arguments.world_size)
