@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.text import Text
-
 
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
@@ -18,6 +15,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("text", metavar="TEXT", help='Text with one "[MASK]" or more.')
     parser.add_argument("--top", type=_positive, default=5, metavar="N", help="Guesses [5].")
     parsed = parser.parse_args(arguments)
+
+    from rich.console import Console
+    from rich.text import Text
 
     from rotary.training.guesses import fill_mask, load_model
     from rotary.training.quiet import quieten
