@@ -85,6 +85,21 @@ def test_a_bare_install_says_in_one_line_which_extra_a_command_needs(command, ex
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_a_path_that_cannot_be_written_is_one_line(capsys, tmp_path):
+    folder = tmp_path / "d.png"
+    folder.mkdir()
+    assert cli.main(["plot", "decay", "--output", str(folder)]) == 2
+    assert capsys.readouterr().err == f"rotary plot: error: {folder}: is a directory.\n"
+
+
+def test_an_error_of_the_system_without_a_path_is_a_defect(tmp_path, monkeypatch):
+    (tmp_path / "fails.py").write_text("def main(arguments): raise OSError('out of handles')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "fit", cli.Command("fails", None, "..."))
+    with pytest.raises(OSError, match="out of handles"):
+        cli.main(["fit"])
+
+
 def test_the_models_say_which_extra_they_need():
     done = bare("import rotary.models")
     assert "rotary.models needs the package 'transformers', which is not installed." in done.stderr

@@ -1,7 +1,8 @@
 """The command ``rotary``: finds the sub-command, loads only its module, turns errors into one line.
 
 A sub-command is a module with ``main(arguments) -> int``, listed in ``COMMANDS``. What it raises on
-purpose (a ``RotaryError``) becomes one line on standard error and exit code 2.
+purpose (a ``RotaryError``), and a path that cannot be read or written, become one line on standard
+error and exit code 2.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `rotary ... | head` is not an error.
         sys.stderr.close()
         return 0
+    except OSError as error:  # A path that cannot be read or written; what names none is a defect.
+        if error.filename is None or name == "run":
+            raise
+        reason = (error.strerror or str(error)).lower()
+        print(f"rotary {name}: error: {error.filename}: {reason}.", file=sys.stderr)
+        return 2
 
 
 def _call(name: str, arguments: list[str]) -> int:
