@@ -78,6 +78,7 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
     _, out, err = run
     assert err == ""
     for piece in (
+        " parameters (1 layers, width 16, 2 heads)",
         "stage 1/3 (16 x 4)  step 6/6  loss ",
         " tokens/s  took 0:0",
         "│     3 │     24 │     4 │     4 │",
@@ -88,6 +89,7 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
         "rotary fill-mask ",
     ):
         assert piece in out
+    assert "million parameters" not in out  # There are a few thousand.
 
 
 def test_metrics_tell_the_whole_run(run):
@@ -175,6 +177,16 @@ def test_passes_share_a_step_without_changing_it(run, corpus, tmp_path, capsys):
         assert pretrain(corpus, *TINY, *options, "--output", output) == 0
         losses.append([e["loss"] for e in read_events(output) if e["event"] == "step"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_command_to_try_is_one_line_whatever_the_text_is(corpus, tmp_path, capsys, monkeypatch):
+    from rotary.training import pretraining
+
+    outcome = pretraining.Outcome(None, 1, example="A title\n\nand its text")
+    monkeypatch.setattr(pretraining, "pretrain", lambda *_, **__: outcome)
+    arguments = ["--objective", "causal", "--output", "run"]
+    assert pretrain(corpus, *TINY, *arguments) == 0
+    assert "  rotary generate run 'A title and its text'\n" in capsys.readouterr().out
 
 
 # ---- A folder that holds something
@@ -276,6 +288,21 @@ def test_the_output_is_a_file(corpus, tmp_path, capsys):
     assert message == f"--output {tmp_path / 'file'}: this is a file; give a folder."
     message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "file" / "run")
     assert f"{tmp_path / 'file'} is a file; give a folder." in message
+
+
+def test_a_folder_that_takes_no_files_is_named_with_the_reason(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    """As /proc does, which says of every new file that there is no such file."""
+
+    def refuse(dir):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message == (
+        f"--output {tmp_path / 'run'}: cannot write to {tmp_path}: it takes no new files."
+    )
 
 
 @pytest.mark.parametrize("output", [".", "fiction"])

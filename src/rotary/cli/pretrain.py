@@ -121,7 +121,7 @@ def _run(
     command, example = "fill-mask", "text with [MASK]"
     if config.objective == "causal":
         command, example = "generate", "beginning of a text"
-    text = shlex.quote(outcome.example or example)
+    text = shlex.quote(" ".join((outcome.example or example).split()))  # Of bytes, with line ends.
     hint = f"rotary {command} {shlex.quote(output)} {text}"
     say(console, f"\nEverything is in {output}. Try:\n  {hint}")
     return 0

@@ -123,6 +123,8 @@ class RunFolder:
                 pass
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
+            if isinstance(error, FileNotFoundError):  # It exists, but as /proc does.
+                reason = "it takes no new files"
             raise RunError(f"--output {self.path}: cannot write to {existing}: {reason}.") from None
 
     def begin(self, config: RunConfig, record: dict[str, Any]) -> None:

@@ -326,12 +326,12 @@ class _Run:
         final: Event,
         samples: Sequence[Sample] | Sequence[Continuation],
     ) -> None:
-        size = self.record["parameters"] / 1e6
+        size = record.parameters_in_words(self.record["parameters"])
         image = picture.draw(
             trainer.metrics.events,
             trainer.stages.places,
             report.baseline(final),
-            f"RoFormer, {size:.1f} M parameters, {self.objective.title}",
+            f"RoFormer, {size}, {self.objective.title}",
             objective=self.objective,
         )
         self.folder.write(PICTURE, image)
