@@ -18,7 +18,7 @@ from pathlib import Path
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{9})")
-WRITING = ".writing-"
+_WRITING = ".writing-"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def staging_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is written before it is whole."""
-    return folder / f"{WRITING}{step:09d}"
+    return folder / f"{_WRITING}{step:09d}"
 
 
 def publish(staging: Path, target: Path) -> None:
@@ -105,7 +105,7 @@ def prune(folder: Path, keep: int) -> None:
     found = sorted(_named(folder), key=lambda item: -item[1])
     for path, _ in found[keep:]:
         # Renamed first: half a deleted folder must not look like a checkpoint.
-        doomed = path.with_name(f"{WRITING}old-{path.name}")
+        doomed = path.with_name(f"{_WRITING}old-{path.name}")
         path.rename(doomed)
         shutil.rmtree(doomed)
     clear_unfinished(folder)
@@ -115,7 +115,7 @@ def clear_unfinished(folder: Path) -> None:
     """Delete what an interrupted writing left."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if path.name.startswith(WRITING):
+            if path.name.startswith(_WRITING):
                 shutil.rmtree(path)
 
 
@@ -139,7 +139,7 @@ def sha256_of(path: Path) -> str:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a kill leaves the old content or the new, never a part."""
-    staging = path.with_name(f"{WRITING}{path.name}")
+    staging = path.with_name(f"{_WRITING}{path.name}")
     with staging.open("wb") as file:
         file.write(content)
         file.flush()

@@ -92,9 +92,9 @@ class RunFolder:
             )
 
     def _is_empty(self) -> bool:
-        """Whether nothing is there but what was written aside when a run was killed."""
+        """Whether nothing is there but hidden files: a killed run may leave some of its own."""
         return not self.path.exists() or all(
-            path.name.startswith(checkpoints.WRITING) for path in self.path.iterdir()
+            path.name.startswith(".") for path in self.path.iterdir()
         )
 
     def check_texts(self, texts: Sequence[str]) -> None:
