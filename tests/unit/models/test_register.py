@@ -116,16 +116,6 @@ def test_what_cannot_generate_is_one_line(build, writer, tmp_path, capsys):
             ["generate", str(writer), "a", "--top-p", "2"],
             "error: top_p is 2; it must be above 0 and at most 1.\n",
         ),
-        (
-            ["generate", str(writer), "a", "--temperature", "0"],
-            "error: temperature is 0; it must be above 0; to take the most probable token each "
-            "time, use --greedy (is_greedy=True).\n",
-        ),
-        (["generate", str(writer), "a", "--temperature", "nan"], "error: temperature is nan; it"),
-        (
-            ["generate", str(writer), "a", "--max-new-tokens", "0"],
-            "error: max_new_tokens is 0; it must be at least 1.\n",
-        ),
         (["run", str(tmp_path / "no.py")], "there is no script"),
         (["run", "-m"], "needs the name of a module"),
     ):
