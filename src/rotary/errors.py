@@ -42,6 +42,22 @@ class MissingDependencyError(RotaryError, ImportError, RuntimeError):
     """An optional package that this feature needs and that is not installed."""
 
 
+def missing(user: str, package: str | None, extra: str) -> MissingDependencyError:
+    """The error for a package that an extra brings: who needs it, and how the extra is installed.
+
+    Example:
+        >>> print(missing("rotary.plots", "matplotlib", "train"))
+        rotary.plots needs the package 'matplotlib', which is not installed. In a checkout of \
+rotary, install the extra that brings it: pip install --no-build-isolation -e '.[train]' \
+-c constraints.txt
+    """
+    return MissingDependencyError(
+        f"{user} needs the package {package!r}, which is not installed. In a checkout of rotary, "
+        f"install the extra that brings it: pip install --no-build-isolation -e '.[{extra}]' "
+        "-c constraints.txt"
+    )
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which of the known names was meant: ``" Did you mean 'x'?"``, or nothing.
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rotary.errors import ConfigError, MissingDependencyError
+from rotary.errors import ConfigError, missing
 from rotary.frequencies import (
     Frequencies,
     axial,
@@ -47,10 +47,7 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
-    raise MissingDependencyError(
-        f"rotary.plots needs the package {error.name!r}, which is not installed. Install it with: "
-        "pip install 'rotary[train]'"
-    ) from error
+    raise missing("rotary.plots", error.name, "train") from error
 
 Array = npt.NDArray[np.float64]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rotary.errors import missing
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
@@ -26,6 +28,11 @@ def test_python_block_runs_in_an_empty_folder(block, tmp_path):
 
 def test_readme_has_its_ten_lines_of_python():
     assert "```python" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_what_a_missing_extra_says_is_what_the_readme_says():
+    command = str(missing("a command", "a package", "train")).split(": ", 1)[1]
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_every_relative_link_leads_somewhere():

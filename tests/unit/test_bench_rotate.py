@@ -1,5 +1,7 @@
 """The gate of the suite ``rotate`` lets right code through and nothing else."""
 
+import sys
+
 import pytest
 
 from rotary import Rotation
@@ -50,6 +52,16 @@ def test_sections_write_rows_and_bars(monkeypatch):
         "making a Rotation for 131072 positions"
     }
     assert record.exit_code == 1
+
+
+def test_without_transformers_its_rows_are_absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers.models.llama.modeling_llama", None)
+    record = Record()
+    rotate._one_token(record)
+    rotate._making_tables(record)
+    assert [row.is_absent for row in record.rows] == [True, True]
+    assert all(row.note.startswith("not installed: ") for row in record.rows)
 
 
 def test_the_command_refuses_what_it_cannot_do():

@@ -54,10 +54,13 @@ def test_every_mask_has_its_guesses(folder, capsys):
 
 
 def test_what_is_wrong_is_one_line(folder, tmp_path, capsys):
+    file = tmp_path / "model"
+    file.write_text("")
     for arguments, expected in [
         ((folder, "no mask here"), "there is no [MASK] in the text 'no mask here'"),
         ((tmp_path / "nowhere", "[MASK]"), "there is no such folder"),
         ((folder, "caf\udce9 [MASK]"), "the argument 'caf\\udce9 [MASK]' is not UTF-8"),
+        ((file, "[MASK]"), f"{file}: this is a file; give the folder of the model."),
         ((tmp_path, "[MASK]"), "there is no model in this folder: config.json is missing."),
     ]:
         assert main(["fill-mask", *map(str, arguments)]) == 2

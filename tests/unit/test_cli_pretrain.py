@@ -81,6 +81,7 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
     _, out, err = run
     assert err == ""
     for piece in (
+        " parameters (1 layers, width 16, 2 heads)",
         "stage 1/3 (16 x 4)  step 6/6  loss ",
         "validation at step 5  loss ",
         "validation at step 14  loss ",
@@ -93,6 +94,7 @@ def test_it_prints_stages_table_baseline_and_sentences_and_nothing_else(run):
         "rotary fill-mask ",
     ):
         assert piece in out
+    assert "million parameters" not in out  # There are a few thousand.
 
 
 def test_metrics_tell_the_whole_run(run):
@@ -222,6 +224,16 @@ def test_a_corpus_with_a_vocabulary_of_its_own_has_no_note(run):
     assert "unknown to the vocabulary" not in run[1]
 
 
+def test_the_command_to_try_is_one_line_whatever_the_text_is(corpus, tmp_path, capsys, monkeypatch):
+    from rotary.training import pretraining
+
+    outcome = pretraining.Outcome(None, 1, example="A title\n\nand its text")
+    monkeypatch.setattr(pretraining, "pretrain", lambda *_, **__: outcome)
+    arguments = ["--objective", "causal", "--output", "run"]
+    assert pretrain(corpus, *TINY, *arguments) == 0
+    assert "  rotary generate run 'A title and its text'\n" in capsys.readouterr().out
+
+
 # ---- A folder that holds something
 
 
@@ -289,6 +301,34 @@ def test_resume_refuses_another_text(run, tmp_path, capsys):
     assert "the text is not the one that the run" in message
 
 
+def test_resume_without_a_run_begins_none_and_names_those_nearby(run, corpus, tmp_path, capsys):
+    near = run[0].parent / "rum"
+    expected = "With TEXT, --resume also begins a run, in a folder that is absent or empty."
+    message = error_of(capsys, "--output", near, "--resume")
+    assert message == f"--resume: {near} holds no run. There is one in: {run[0]}. {expected}"
+    assert not near.exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.doc").write_text("mine")
+    message = error_of(capsys, corpus, *TINY, "--output", mine, "--resume")
+    assert message == f"--resume: {mine} holds no run. {expected}"
+    assert [path.name for path in mine.iterdir()] == ["notes.doc"]
+
+
+@pytest.mark.parametrize("left", [None, ".writing-run.toml"])
+def test_a_command_with_text_and_resume_can_be_repeated(run, corpus, tmp_path, capsys, left):
+    """As a scheduler does, also after a kill while the run file was being written."""
+    folder = tmp_path / "run"
+    if left is not None:
+        folder.mkdir()
+        (folder / left).write_text("seed")
+    for said in ("holds no run yet: starting from the beginning", "this run is finished"):
+        assert pretrain(corpus, *TINY, "--output", folder, "--resume") == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    weights = (run[0] / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
 # ---- What is wrong with the input
 
 
@@ -298,6 +338,32 @@ def test_the_output_is_a_file(corpus, tmp_path, capsys):
     assert message == f"--output {tmp_path / 'file'}: this is a file; give a folder."
     message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "file" / "run")
     assert f"{tmp_path / 'file'} is a file; give a folder." in message
+
+
+def test_a_folder_that_takes_no_files_is_named_with_the_reason(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    """As /proc does, which says of every new file that there is no such file."""
+
+    def refuse(dir):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    message = error_of(capsys, corpus, *TINY, "--output", tmp_path / "run")
+    assert message == (
+        f"--output {tmp_path / 'run'}: cannot write to {tmp_path}: it takes no new files."
+    )
+
+
+@pytest.mark.parametrize("output", [".", "fiction"])
+def test_a_run_does_not_begin_among_its_text(tmp_path, capsys, monkeypatch, output):
+    """What lies beside the run would not be read again when it is resumed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fiction").mkdir()
+    write_corpus(tmp_path / "fiction" / "corpus.jsonl")
+    message = error_of(capsys, ".", *TINY, "--output", output)
+    assert message.startswith(f"--output {output}: this folder holds text that is to be trained on")
+    assert not list(tmp_path.rglob("run.toml"))
 
 
 TEXTS = {

@@ -60,6 +60,18 @@ def test_a_file_reached_twice_is_read_once_and_links_are_followed(tmp_path):
     assert sorted(document.text for document in found) == ["more", "text"]
 
 
+def test_folders_of_runs_are_passed_over_and_settings_are_no_run(tmp_path):
+    write(tmp_path / "a.txt", "text")
+    write(tmp_path / "settings" / "run.toml", "seed = 0\n")
+    write(tmp_path / "settings" / "b.txt", "more")
+    write(tmp_path / "runs" / "one" / "run.toml", "seed = 0\n\n[record]\nparameters = 1\n")
+    write(tmp_path / "runs" / "one" / "report.md", "# A report")
+    write(tmp_path / "runs" / "one" / "checkpoints" / "notes.md", "A note")
+    assert [text for _, text in read_documents(tmp_path)] == ["text", "more"]
+    with pytest.raises(DataError, match=r"one: this folder holds a run, and what a run writes is"):
+        read_documents(tmp_path / "runs" / "one")
+
+
 def test_text_field_is_ours_to_name(tmp_path):
     path = write(tmp_path / "a.jsonl", lines({"body": "this", "text": "not this"}))
     assert read_documents(path, text_field="body") == [Document(f"{path}:1", "this")]

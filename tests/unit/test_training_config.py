@@ -1,12 +1,13 @@
 """Run configs: checked as a whole, read from TOML and written back, shipped with the package."""
 
 import os
+import re
 
 import pytest
 
 from rotary.errors import ConfigError
 from rotary.training import run_file
-from rotary.training.run_config import DataOptions, RunConfig, Stage, TrainingOptions
+from rotary.training.run_config import DataOptions, ModelOptions, RunConfig, Stage, TrainingOptions
 from rotary.training.stages import StageTable
 
 
@@ -107,6 +108,26 @@ def test_seeds_and_workers_have_an_upper_end():
         "seed is 4294967296; it must be from 0 to 4294967295. "
         f"training.workers is {most + 1}; it must be from 0 to {most} here."
     )
+
+
+def test_wrong_stages_are_not_blamed_on_the_warm_up():
+    stages = (Stage(64, 0, 10),)
+    with pytest.raises(ConfigError, match=r"^stages\[0\].batch is 0; it must be at least 1\.$"):
+        RunConfig(stages=stages, training=TrainingOptions(warmup_steps=1000)).check()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": ModelOptions(num_hidden_layers=0)}, "num_hidden_layers is 0; it must be at lea"),
+        ({"data": DataOptions(validation_fraction=0.51)}, "0.51; it must be above 0 and at most 0"),
+    ],
+)
+def test_a_run_that_could_hardly_learn_is_refused(changed, message):
+    right = {"stages": (Stage(64, 1, 10),), "training": TrainingOptions(warmup_steps=0)}
+    RunConfig(**right, data=DataOptions(validation_fraction=0.5)).check()
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        RunConfig(**right, **changed).check()
 
 
 def test_every_setting_has_a_help_text():

@@ -90,6 +90,24 @@ def test_a_second_process_on_a_run_is_refused_and_the_first_is_undisturbed(whole
     assert_same_run(run, undisturbed)
 
 
+def test_a_run_inside_its_text_is_resumed_and_replaced_with_the_same_text(
+    whole, tmp_path, monkeypatch
+):
+    """The folder of the text holds the run too, as with `cd books; rotary pretrain .`."""
+    undisturbed, (_, *settings) = whole
+    write_corpus(tmp_path / "corpus.jsonl")
+    monkeypatch.chdir(tmp_path)
+    code, said = run_in_child([".", *settings], "Ctrl-C")
+    assert code == 130, said
+    code, said = run_in_child([".", "--resume"])
+    assert code == 0, said
+    assert_same_run(tmp_path / "runs" / "pretrain", undisturbed)
+    (tmp_path / "runs" / "pretrain" / "notes.txt").write_text("A note of mine on this run.")
+    code, said = run_in_child([".", *settings, "--overwrite"])
+    assert code == 0, said
+    assert_same_run(tmp_path / "runs" / "pretrain", undisturbed)
+
+
 def test_a_damaged_checkpoint_is_passed_over_aloud(whole, tmp_path):
     undisturbed, _ = whole
     run = tmp_path / "run"

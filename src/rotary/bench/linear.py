@@ -22,7 +22,7 @@ from rotary.bench.memory import IS_MEASURED, peak_rise
 from rotary.bench.suite import Record, Suite
 from rotary.bench.timing import Case, Timing, interleave
 from rotary.embedding import RotaryEmbedding
-from rotary.errors import MissingDependencyError
+from rotary.errors import MissingDependencyError, missing
 from rotary.testing import assert_matches_reference
 
 Timer = Callable[..., dict[str, Timing]]
@@ -226,9 +226,7 @@ def _performer() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     try:
         module = importlib.import_module("performer_pytorch.performer_pytorch")
     except ImportError as error:
-        raise MissingDependencyError(
-            f"performer-pytorch is not installed ({error}); pip install 'rotary[bench]'"
-        ) from error
+        raise missing("this row", "performer-pytorch", "bench") from error
     attend: Callable[[Tensor, Tensor, Tensor], Tensor] = module.causal_linear_attention_noncuda
     return attend
 

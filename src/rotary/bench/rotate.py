@@ -273,7 +273,9 @@ def _one_token(record: Record) -> None:
     section = "one token, float32, q and k (1, 12, 1, 64), in units of transformers Llama, eager"
     q, k = torch.randn(1, 12, 1, 64), torch.randn(1, 12, 1, 64)
     needy = q.clone().requires_grad_(), k.clone().requires_grad_()
-    theirs = PEERS[0].build(q, k)
+    theirs = _build(record, section, PEERS[0], q, k)
+    if theirs is None:
+        return
     ones = torch.ones_like(q), torch.ones_like(k)
 
     def both_ways(turn: Turn) -> Callable[[], object]:
@@ -300,10 +302,13 @@ def _one_token(record: Record) -> None:
 
 
 def _making_tables(record: Record) -> None:
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
     section = "making a rotation, in units of transformers' LlamaRotaryEmbedding"
+    try:
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    except ImportError as error:
+        record.absent(section, "transformers", f"not installed: {error}")
+        return
     config = LlamaConfig(hidden_size=768, num_attention_heads=12, max_position_embeddings=131072)
     theirs, ours, x = LlamaRotaryEmbedding(config), _rope("half"), torch.randn(1, 1)
     for length, limit in ((1024, 1.0), (131072, 0.5)):

@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     code = 0
-    for name in names:
-        suite = load_suite(name)
+    # All of them first: what one lacks is said before another has taken its minutes.
+    for name, suite in [(name, load_suite(name)) for name in names]:
         print(f"{suite.name}: {suite.summary}", flush=True)
         record = Record(
             data=options.data, device=options.device, repeats=options.repeats, show=Table()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.text import Text
-
 from rotary.cli.arguments import check_utf8, whole_number
 
 
@@ -21,6 +18,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--top", type=whole_number(1), default=5, metavar="N", help="Guesses [5].")
     check_utf8(arguments)
     parsed = parser.parse_args(arguments)
+
+    from rich.console import Console
+    from rich.text import Text
 
     from rotary.training.guesses import fill_mask, load_model
     from rotary.training.quiet import quieten

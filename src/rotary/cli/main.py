@@ -1,7 +1,8 @@
 """The command ``rotary``: finds the sub-command, loads only its module, turns errors into one line.
 
 A sub-command is a module with ``main(arguments) -> int``, listed in ``COMMANDS``. What it raises on
-purpose (a ``RotaryError``) becomes one line on standard error and exit code 2.
+purpose (a ``RotaryError``), and a path that cannot be read or written, become one line on standard
+error and exit code 2.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rotary import __version__
-from rotary.errors import MissingDependencyError, RotaryError, nearest
+from rotary.errors import RotaryError, missing, nearest
 
 
 class Command(NamedTuple):
@@ -47,16 +48,22 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     try:
-        return _load(name)(rest)
+        return _call(name, rest)
     except RotaryError as error:
         print(f"rotary {name}: error: {error}" if name in COMMANDS else str(error), file=sys.stderr)
         return 2
     except BrokenPipeError:  # `rotary ... | head` is not an error.
         sys.stderr.close()
         return 0
+    except OSError as error:  # A path that cannot be read or written; what names none is a defect.
+        if error.filename is None or name == "run":
+            raise
+        reason = (error.strerror or str(error)).lower()
+        print(f"rotary {name}: error: {error.filename}: {reason}.", file=sys.stderr)
+        return 2
 
 
-def _load(name: str) -> Callable[[list[str]], int]:
+def _call(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise RotaryError(
             f"rotary: error: there is no command {name!r}.{nearest(name, COMMANDS)} "
@@ -64,16 +71,13 @@ def _load(name: str) -> Callable[[list[str]], int]:
         )
     command = COMMANDS[name]
     try:
-        module = importlib.import_module(command.module)
+        run: Callable[[list[str]], int] = importlib.import_module(command.module).main
+        return run(arguments)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "rotary" or command.extra is None:
+        is_ours = error.name is None or error.name.split(".")[0] == "rotary"
+        if is_ours or command.extra is None or name == "run":  # Whose script's imports are its own.
             raise
-        raise MissingDependencyError(
-            f"this command needs the package {error.name!r}, which is not installed. Install it "
-            f"with: pip install 'rotary[{command.extra}]'"
-        ) from error
-    run: Callable[[list[str]], int] = module.main
-    return run
+        raise missing("this command", error.name, command.extra) from error
 
 
 def _help() -> str:

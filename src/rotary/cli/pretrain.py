@@ -123,7 +123,7 @@ def _run(
     command, example = "fill-mask", "text with [MASK]"
     if config.objective == "causal":
         command, example = "generate", "beginning of a text"
-    text = shlex.quote(outcome.example or example)
+    text = shlex.quote(" ".join((outcome.example or example).split()))  # Of bytes, with line ends.
     hint = f"rotary {command} {shlex.quote(output)} {text}"
     say(console, f"\nEverything is in {output}. Try:\n  {hint}")
     return 0
@@ -213,7 +213,8 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         nargs="*",
         metavar="TEXT",
         default=[],
-        help="Files or folders of UTF-8 text: .txt, .md, .jsonl, each also .gz.",
+        help="Files or folders of UTF-8 text: .txt, .md, .jsonl, each also .gz; inside folders, "
+        "runs are passed over.",
     )
     parser.add_argument(
         "--output",
@@ -227,7 +228,10 @@ def _parser(base: dict[str, Any]) -> ArgumentParser:
         help=f"Settings to begin with: a file, or one of {', '.join(run_file.shipped_configs())}.",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="Go on with the run in DIR from its last checkpoint."
+        "--resume",
+        action="store_true",
+        help="Go on with the run in DIR from its last checkpoint. With TEXT, and DIR absent or "
+        "empty, begin one, so that a scheduler can repeat the command.",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="Replace the run in DIR; other files stay."

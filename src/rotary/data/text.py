@@ -22,6 +22,7 @@ from rotary.errors import DataError, nearest
 
 ENDINGS = (".txt", ".md", ".jsonl")
 ACCEPTED = ".txt, .md, .jsonl, each also with .gz"
+RUN_FILE, RUN_MARK = "run.toml", b"\n[record]\n"  # What a run leaves, and settings alone lack.
 
 
 class Document(NamedTuple):
@@ -36,9 +37,10 @@ def read_documents(
 ) -> list[Document]:
     r"""Read UTF-8 text: one document a file, or a line for JSONL.
 
-    Folders are read recursively, sorted by path; in them files with another ending, and names that
-    begin with a dot, are passed over. A file that is reached twice is read once. Blank documents
-    are dropped, a byte order mark is not text, and line ends become ``\n``.
+    Folders are read recursively, sorted by path; in them files with another ending, names that
+    begin with a dot, and folders that hold a run are passed over. A file that is reached twice is
+    read once. Blank documents are dropped, a byte order mark is not text, and line ends become
+    ``\n``.
 
     Args:
         paths: Files or folders; files end in .txt, .md or .jsonl, each also with .gz.
@@ -49,8 +51,8 @@ def read_documents(
 
     Raises:
         DataError: Naming file and place: a path that is missing or has another ending, a folder
-            without readable files, bytes that are not UTF-8, a damaged gzip file, a JSONL line
-            that is broken or has no such text field, or nothing but blank text.
+            that holds a run or no readable files, bytes that are not UTF-8, a damaged gzip file, a
+            JSONL line that is broken or has no such text field, or nothing but blank text.
 
     Example:
         >>> import pathlib, tempfile
@@ -72,6 +74,11 @@ def _find_files(paths: list[Path]) -> list[Path]:
     found: dict[str, Path] = {}  # By real path, so that each file is read once.
     for path in paths:
         if os.path.isdir(path):  # Unlike Path.is_dir, never raises (a name that is too long).
+            if _holds_run(path):
+                raise DataError(
+                    f"{path}: this folder holds a run, and what a run writes is not read as text; "
+                    "give the files or folders of the text."
+                )
             files = list(_walk(path))
             if not files:
                 raise DataError(
@@ -90,6 +97,18 @@ def _find_files(paths: list[Path]) -> list[Path]:
     return list(found.values())
 
 
+def holds_text(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder, if it is one, holds a file that would be read as text."""
+    return os.path.isdir(folder) and next(_walk(Path(folder)), None) is not None
+
+
+def _holds_run(folder: str | os.PathLike[str]) -> bool:
+    try:
+        return RUN_MARK in Path(folder, RUN_FILE).read_bytes()
+    except OSError:
+        return False
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}.") from error
@@ -98,7 +117,8 @@ def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         real = os.path.realpath(root)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if real in seen:
+        # Else a run inside its own text would find another text when it is resumed.
+        if real in seen or _holds_run(root):
             folders.clear()
             continue
         seen.add(real)

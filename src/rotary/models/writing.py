@@ -26,7 +26,8 @@ def load_writer(folder: str | Path) -> tuple[Any, Any]:
 
     path = Path(folder)
     if not path.is_dir():
-        raise RunError(f"{folder}: there is no such folder.")
+        is_file = "this is a file; give the folder of the model"
+        raise RunError(f"{folder}: {is_file if path.exists() else 'there is no such folder'}.")
     for name in ("config.json", "model.safetensors"):
         if not (path / name).is_file():
             raise RunError(f"{folder}: there is no model in this folder: {name} is missing.")
@@ -83,11 +84,18 @@ def continue_text(
         ConfigError: If a number is out of range.
         DataError: If the prompt has no token.
     """
-    if max_new_tokens < 1 or not 0 < top_p <= 1 or temperature <= 0:
-        raise ConfigError(
-            f"max_new_tokens is {max_new_tokens}, top_p {top_p:g}, temperature {temperature:g}; "
-            "accepted are at least 1, above 0 and at most 1, above 0."
+    greedy = "; to take the most probable token each time, use --greedy (is_greedy=True)"
+    problems = [
+        f"{name} is {value:g}; it must be {accepted}."
+        for name, value, is_right, accepted in (
+            ("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1"),
+            ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1"),
+            ("temperature", temperature, temperature > 0, f"above 0{greedy}"),
         )
+        if not is_right
+    ]
+    if problems:
+        raise ConfigError(" ".join(problems))
     ids = tokenizer(prompt)["input_ids"]
     end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     if ids and ids[-1] == end:

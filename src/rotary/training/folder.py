@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import filelock
 
+from rotary.data.text import holds_text
 from rotary.errors import RunError
 from rotary.training import checkpoints, run_file
 from rotary.training.run_config import RunConfig
@@ -57,12 +58,16 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.file(RUN_FILE).is_file()
 
-    def check(self, mode: Mode) -> None:
+    def check(self, mode: Mode, *, has_texts: bool) -> None:
         """Refuse a folder that cannot be used as asked; nothing is changed.
+
+        A command that a scheduler repeats has ``--resume`` from the start: it begins a run, if it
+        names its text and nothing is there.
 
         Raises:
             RunError: If the path is a file, cannot be written to, holds a run and ``mode`` is
-                ``"new"``, or holds files of others under names that a run writes.
+                ``"new"``, holds none to resume, or holds files of others under names that a run
+                writes.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"--output {self.path}: this is a file; give a folder.")
@@ -74,12 +79,43 @@ class RunFolder:
                     "with it, --overwrite to replace it, or another folder."
                 )
             return
+        if mode == "resume" and not (has_texts and self._is_empty()):
+            runs = sorted(
+                {*self.path.parent.glob(f"*/{RUN_FILE}"), *self.path.glob(f"*/{RUN_FILE}")}
+            )
+            nearby = ", ".join(str(run.parent) for run in runs[:3])
+            raise RunError(
+                f"--resume: {self.path} holds no run."
+                + (f" There is one in: {nearby}." if nearby else "")
+                + " With TEXT, --resume also begins a run, in a folder that is absent or empty."
+            )
         foreign = [name for name in (*FILES, CHECKPOINTS) if self.file(name).exists()]
         if foreign:
             raise RunError(
                 f"--output {self.path}: {foreign[0]} there was not written by a run (there is no "
                 f"{RUN_FILE}) and would be replaced; give another folder."
             )
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is there but hidden files: a killed run may leave some of its own."""
+        return not self.path.exists() or all(
+            path.name.startswith(".") for path in self.path.iterdir()
+        )
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Refuse to begin where text of the corpus lies: beside a run it would not be read again.
+
+        Raises:
+            RunError: If the folder lies in one of ``texts`` and holds text itself.
+        """
+        if self.holds_run or not holds_text(self.path):
+            return
+        for text in texts:
+            if os.path.isdir(text) and self.path.resolve().is_relative_to(Path(text).resolve()):
+                raise RunError(
+                    f"--output {self.path}: this folder holds text that is to be trained on; give "
+                    "a folder for the run alone, which may lie inside this one."
+                )
 
     def _check_writable(self) -> None:
         existing = self.path
@@ -92,6 +128,8 @@ class RunFolder:
                 pass
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
+            if isinstance(error, FileNotFoundError):  # It exists, but as /proc does.
+                reason = "it takes no new files"
             raise RunError(f"--output {self.path}: cannot write to {existing}: {reason}.") from None
 
     def lock(self) -> None:

@@ -50,6 +50,8 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
 
     path = Path(folder)
     if not path.is_dir():
+        if path.exists():
+            raise RunError(f"{folder}: this is a file; give the folder of the model.")
         raise RunError(f"{folder}: there is no such folder; `rotary pretrain --output` makes one.")
     for name in ("config.json", "model.safetensors"):
         if not (path / name).is_file():

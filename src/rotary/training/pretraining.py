@@ -97,7 +97,8 @@ def pretrain(
     config.check()
     model_config(config, vocab_size=config.data.vocab_size)
     folder = RunFolder(output)
-    folder.check(mode)
+    folder.check(mode, has_texts=bool(texts))
+    folder.check_texts(texts)
     arguments = training_arguments(config, folder.checkpoints)
     check_parts(config, arguments.world_size)
     if arguments.process_index > 0:
@@ -342,12 +343,12 @@ class _Run:
         final: Event,
         samples: Sequence[Sample] | Sequence[Continuation],
     ) -> None:
-        size = self.record["parameters"] / 1e6
+        size = record.parameters_in_words(self.record["parameters"])
         image = picture.draw(
             trainer.metrics.events,
             trainer.stages.places,
             report.baseline(final),
-            f"RoFormer, {size:.1f} M parameters, {self.objective.title}",
+            f"RoFormer, {size}, {self.objective.title}",
             objective=self.objective,
         )
         self.folder.write(PICTURE, image)

@@ -40,6 +40,16 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def parameters_in_words(number: int) -> str:
+    """A number of parameters as it is said: in millions, or all its digits below one.
+
+    Example:
+        >>> parameters_in_words(12_345_678), parameters_in_words(4_321)
+        ('12.3 million parameters', '4,321 parameters')
+    """
+    return f"{number / 1e6:.1f} million parameters" if number >= 1e6 else f"{number:,} parameters"
+
+
 def change_lines(record: Mapping[str, Any], arguments: Any) -> Iterator[Line]:
     """What is another than when the run began."""
     before = {**record, **record["versions"]}
@@ -82,7 +92,7 @@ def model_lines(
     options = config.model
     yield (
         "model",
-        f"RoFormer, {record['parameters'] / 1e6:.1f} million parameters "
+        f"RoFormer, {parameters_in_words(record['parameters'])} "
         f"({options.num_hidden_layers} layers, width {options.hidden_size}, "
         f"{options.num_attention_heads} heads)",
     )

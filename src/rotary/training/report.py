@@ -15,6 +15,7 @@ from rotary.training.guesses import Guess, Sample
 from rotary.training.metrics import Event
 from rotary.training.objectives import OBJECTIVES, Objective
 from rotary.training.progress import clock
+from rotary.training.record import parameters_in_words
 
 COLUMNS = ("stage", "length", "batch", "steps", "loss", "accuracy")
 Samples = Sequence[Sample] | Sequence[Continuation]
@@ -159,7 +160,7 @@ def markdown(
     lines = [
         "# Pre-training report",
         "",
-        f"RoFormer, {record['parameters'] / 1e6:.1f} million parameters, trained on "
+        f"RoFormer, {parameters_in_words(record['parameters'])}, trained on "
         f"{corpus['train_documents']:,} documents ({corpus['train_tokens']:,} tokens) and "
         f"validated on {corpus['validation_documents']:,}, in {clock(seconds)} of training steps.",
         "",

@@ -203,6 +203,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 # The least and the greatest value that a key may have, and whether the ends belong to it.
 _AT_LEAST_ONE = (
+    "model.num_hidden_layers",
     "data.validation_length",
     "training.passes",
     "training.keep_checkpoints",
@@ -219,7 +220,6 @@ _FRACTIONS = (
     "training.adam_beta1",
     "training.adam_beta2",
 )
-_OPEN_FRACTIONS = ("data.validation_fraction", "data.mask_fraction")
 _POSITIVE = ("training.learning_rate", "training.adam_epsilon")
 
 
@@ -236,7 +236,8 @@ def _range_problems(config: RunConfig) -> list[str]:
         (_AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
         (_AT_LEAST_ZERO, lambda value: value >= 0, "0 or more"),
         (_FRACTIONS, lambda value: 0 <= value < 1, "at least 0 and below 1"),
-        (_OPEN_FRACTIONS, lambda value: 0 < value < 1, "above 0 and below 1"),
+        (("data.validation_fraction",), lambda x: 0 < x <= 0.5, "above 0 and at most 0.5"),
+        (("data.mask_fraction",), lambda value: 0 < value < 1, "above 0 and below 1"),
         (_POSITIVE, lambda value: value > 0, "above 0"),
         (("data.vocab_size",), lambda value: value >= 16, "at least 16"),
         # NumPy's generator, which the Trainer seeds too, takes no more.
@@ -264,6 +265,8 @@ def _stage_problems(config: RunConfig) -> list[str]:
         )
         if value < least
     ]
+    if problems:  # The sum of wrong steps says nothing.
+        return problems
     if config.training.warmup_steps > config.total_steps > 0:
         problems.append(
             f"training.warmup_steps is {config.training.warmup_steps}, but all stages together "

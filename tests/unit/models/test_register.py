@@ -111,7 +111,11 @@ def test_what_cannot_generate_is_one_line(build, writer, tmp_path, capsys):
         (["generate", str(reader), "x"], "is_decoder is false) and cannot write"),
         (["generate", str(tmp_path / "nowhere"), "x"], "there is no such folder"),
         (["generate", str(tmp_path / "empty"), "x"], "config.json is missing"),
-        (["generate", str(writer), "a", "--top-p", "0"], "top_p 0"),
+        (["generate", str(writer / "config.json"), "x"], "config.json: this is a file; give the"),
+        (
+            ["generate", str(writer), "a", "--top-p", "2"],
+            "error: top_p is 2; it must be above 0 and at most 1.\n",
+        ),
         (["run", str(tmp_path / "no.py")], "there is no script"),
         (["run", "-m"], "needs the name of a module"),
     ):

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rotary.errors import ConfigError
+from rotary.errors import ConfigError, RunError
 from rotary.models import (
     RoFormerConfig,
     RoFormerForMaskedLM,
@@ -35,6 +35,13 @@ def test_junnyu_36_9_15_20_paddlenlp_2741_zhuiyi_6_length_has_no_end(build):
     ids = torch.randint(0, 50, (1, 3000))
     assert model(ids).last_hidden_state.isfinite().all()
     assert not any("position" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "../nowhere", "~/nowhere"])
+def test_a_path_that_leads_nowhere_is_not_taken_for_a_name_of_the_hub(path):
+    """It was "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"."""
+    with pytest.raises(RunError, match=f"^{path}: there is no such folder\\.$"):
+        RoFormerModel.from_pretrained(path)
 
 
 def test_junnyu_12_a_table_of_another_size_is_no_mismatch(folder):

@@ -322,6 +322,13 @@ def test_a_megabyte_without_a_space_is_one_unknown_word(tokenizer):
     assert time.process_time() - start < 5
 
 
+def test_a_vocabulary_that_is_missing_is_named_once(tmp_path):
+    path = tmp_path / "vocab.txt"
+    message = f"^{path} cannot be read as a vocabulary: No such file or directory$"
+    with pytest.raises(DataError, match=message):
+        RoFormerTokenizer(path)
+
+
 def test_transformers_16981_40738_without_rjieba_the_error_says_what_to_install(monkeypatch):
     dictionary_cut.cache_clear()
     monkeypatch.setitem(sys.modules, "rjieba", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import initialization as init
 from rotary.attention.encodings import NezhaEncoding, ShawEncoding
 from rotary.attention.performer import FavorFeatures
 from rotary.embedding import RotaryEmbedding
-from rotary.errors import ConfigError
+from rotary.errors import ConfigError, RunError
 from rotary.models.roformer.configuration_checks import check_config
 from rotary.models.roformer.configuration_roformer import RoFormerConfig
 from rotary.models.roformer.heads import RoFormerPredictions
@@ -137,7 +138,11 @@ class RoFormerPreTrainedModel(PreTrainedModel):
 
         Raises:
             ConfigError: If the encoder would stay partly at random, or weights have no place in it.
+            RunError: If a path that is none of the hub's leads nowhere.
         """
+        path = str(pretrained_model_name_or_path)
+        if path.startswith(("/", ".", "~")) and not os.path.exists(path):
+            raise RunError(f"{path}: there is no such folder.")
         model, info = super().from_pretrained(
             pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
         )

@@ -96,7 +96,7 @@ def _load_jieba() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             "a word-level RoFormer tokenizer cuts text with the package 'rjieba', which is not "
-            "installed. Install it with: pip install 'rotary[models]' (or: pip install rjieba)"
+            "installed. Install it with: pip install rjieba"
         ) from error
     return rjieba.Jieba()
 

@@ -35,7 +35,8 @@ def read_vocabulary(path: str | Path) -> dict[str, int]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a vocabulary: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # The path is named already.
+        raise DataError(f"{path} cannot be read as a vocabulary: {reason}") from error
     if path.suffix == ".json":
         return _from_json(path, text)
     tokens = text.split("\n")
