@@ -12,7 +12,11 @@ from rotary.errors import missing
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}-{index}")
+    pytest.param(
+        block,
+        id=f"{page.relative_to(ROOT)}-{index}",
+        marks=[pytest.mark.slow] if page.name == "how-to.md" else [],
+    )
     for page in PAGES
     for index, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S))
 ]

@@ -57,6 +57,7 @@ def bare(code):
     return subprocess.run([sys.executable, "-c", f"{HIDE}; {code}"], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [[], ["fill-mask"], ["generate"], ["run"], ["bench"]])
 def test_help_works_in_a_bare_install(command):
     done = bare(f"from rotary.cli.main import main; main({[*command, '--help']})")
@@ -64,6 +65,7 @@ def test_help_works_in_a_bare_install(command):
     assert f"usage: {' '.join(['rotary', *command])}" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
@@ -100,6 +102,7 @@ def test_an_error_of_the_system_without_a_path_is_a_defect(tmp_path, monkeypatch
         cli.main(["fit"])
 
 
+@pytest.mark.slow
 def test_the_models_say_which_extra_they_need():
     done = bare("import rotary.models")
     assert "rotary.models needs the package 'transformers', which is not installed." in done.stderr

@@ -184,6 +184,7 @@ def test_passes_share_a_step_without_changing_it(run, corpus, tmp_path, capsys):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective", [[], ["--objective", "causal", "--tokenizer", "bytes"]], ids=["masked", "causal"]
 )

@@ -55,6 +55,7 @@ def test_a_killed_run_resumes_to_the_same_weights(whole, tmp_path, moment):
     assert not list((tmp_path / "run" / "checkpoints").glob(".writing*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "code"), [("Ctrl-C", 130), ("SIGTERM", 143)])
 def test_a_polite_signal_leaves_a_checkpoint_and_says_how_to_resume(whole, tmp_path, moment, code):
     undisturbed, arguments = whole
@@ -69,6 +70,7 @@ def test_a_polite_signal_leaves_a_checkpoint_and_says_how_to_resume(whole, tmp_p
     assert_same_run(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.slow
 def test_a_second_process_on_a_run_is_refused_and_the_first_is_undisturbed(whole, tmp_path):
     undisturbed, arguments = whole
     run = tmp_path / "run"
@@ -90,6 +92,7 @@ def test_a_second_process_on_a_run_is_refused_and_the_first_is_undisturbed(whole
     assert_same_run(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_run_inside_its_text_is_resumed_and_replaced_with_the_same_text(
     whole, tmp_path, monkeypatch
 ):

@@ -570,6 +570,7 @@ def test_one_graph_serves_many_lengths(causal):
 
 
 @pytest.mark.compiles
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["numerator", "cosine", "undivided"])
 def test_the_causal_form_is_exported_for_lengths_of_whole_chunks(form):
     class Model(torch.nn.Module):

@@ -23,6 +23,7 @@ def inputs(kind, rows, columns):
     return ids, {"attention_mask": mask}, mask.bool()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no padding", "left mask", "documents"])
 def test_one_graph_over_many_shapes(kind):
     """Lengths are not constants of the program: the second shape makes them variables."""
