@@ -7,7 +7,7 @@ objective is another :class:`Task`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class Measured:
     count: Tensor
 
 
+@runtime_checkable  # For the checks of `make shapes`.
 class Task(Protocol):
     """Batches, a model, and how its loss is measured."""
 
