@@ -61,6 +61,16 @@ def test_a_prefix_without_segments_is_all_prefix(build):
     assert (model(last_changed).logits[:, 0] - expected[:, 0]).abs().max() > 1e-6
 
 
+def test_a_prefix_model_does_not_learn_from_what_it_sees(build):
+    """Without segments all is prefix, so the labels would stand in the input."""
+    model = prefix_model(build)
+    ids = torch.randint(1, 50, (1, 6))
+    with pytest.raises(ConfigError, match="needs token_type_ids beside labels"):
+        model(ids, labels=ids)
+    segments = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    assert model(ids, token_type_ids=segments, labels=ids).loss > 0
+
+
 def test_a_prefix_in_pieces_is_refused(build):
     model = prefix_model(build)
     ids = torch.randint(1, 50, (1, 8))

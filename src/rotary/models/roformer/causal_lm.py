@@ -100,7 +100,16 @@ class RoFormerForCausalLM(RoFormerLMModel, GenerationMixin):
         Returns:
             ``loss`` when there are labels, ``logits`` (batch, length, vocabulary) and the cache.
             Where they are sparse they are (labels, vocabulary).
+
+        Raises:
+            ConfigError: If a prefix model gets labels and no segments.
         """
+        if self.config.is_prefix_lm and labels is not None and token_type_ids is None:
+            raise ConfigError(
+                "RoFormerForCausalLM: this prefix model needs token_type_ids beside labels, 0 for "
+                "the prefix and 1 for what is to be predicted; without them all is prefix, and a "
+                "token sees the one it has to predict."
+            )
         is_plain = not self.training and labels is None and document_ids is None
         outputs = self.roformer(
             input_ids,
